@@ -1,8 +1,20 @@
 //! `native._core`: the export list, nothing more.
-use pyo3::prelude::*;
+#![deny(warnings)]
 
-#[pymodule]
-fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    Ok(())
+pub mod fields;
+pub mod json;
+pub mod scan;
+pub mod splice;
+
+#[cfg(feature = "python")]
+mod py_scan;
+
+#[cfg(feature = "python")]
+#[pyo3::pymodule]
+mod _core {
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
 }
