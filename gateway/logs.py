@@ -1,0 +1,181 @@
+"""The error log and the access logs: one line each, written off the event loop, bounded.
+
+Invariants: a full disk or a blocked pipe costs log lines, never requests; what is dropped is counted; no
+header value, token or prompt is ever put into the error log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.handlers
+import os
+import queue
+import sys
+import threading
+import time
+
+FLUSH_BYTES = 64 << 10  # a buffer of this size goes to the writer at once
+FLUSH_S = 1.0  # and a smaller one after so long
+PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped and counted
+
+NOTICE = 25
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": NOTICE,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "crit": logging.CRITICAL,
+    "alert": logging.CRITICAL + 5,
+    "emerg": logging.CRITICAL + 10,
+}
+_NAMES = {number: name for name, number in LEVELS.items()}
+
+log = logging.getLogger("kvgate")
+
+
+class _OneLine(logging.Formatter):
+    """`2026/01/31 12:00:00 [error] 4711#0: message`, as nginx; further lines are folded into the first."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
+        level = _NAMES.get(record.levelno, record.levelname.lower())
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return f"{stamp} [{level}] {record.process}#0: " + text.rstrip("\n").replace("\n", "\\n ")
+
+
+def open_error_log(path: str, level: str) -> None:
+    """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError."""
+    for name, number in LEVELS.items():
+        logging.addLevelName(number, name)
+    handler: logging.Handler
+    if path in ("", "stderr"):
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        handler = logging.handlers.WatchedFileHandler(path)
+    handler.setFormatter(_OneLine())
+    for old in log.handlers[:]:
+        log.removeHandler(old)
+        old.close()
+    log.addHandler(handler)
+    log.setLevel(LEVELS[level])
+    log.propagate = False
+
+
+class Sink:
+    """One access log. `write` is called on the event loop and only appends to a list."""
+
+    __slots__ = (
+        "_lines", "_size", "_timer", "_writer", "dropped", "fd", "handed", "path", "written",
+    )  # fmt: skip
+
+    def __init__(self, path: str, writer: Writer) -> None:
+        """`path`: a file, "stdout" or "stderr". Raises OSError where it cannot be opened."""
+        self.path = path
+        self.fd = _open(path)
+        self.dropped = 0  # lines
+        self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
+        self.written = 0  # and only the thread here
+        self._lines: list[str] = []
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer = writer
+
+    def write(self, line: str) -> None:
+        """Takes one line, without its end."""
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= FLUSH_BYTES:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Hands what was collected to the writer, or drops it when the writer is far behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._lines:
+            return
+        lines, self._lines, self._size = self._lines, [], 0
+        if self.handed - self.written > PENDING_BYTES_MAX:
+            self.dropped += len(lines)
+            return
+        self._writer.put(self, ("\n".join(lines) + "\n").encode("latin-1", "replace"))
+
+
+def _open(path: str) -> int:
+    if path in ("stdout", "stderr"):
+        return 1 if path == "stdout" else 2
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+class Writer:
+    """The thread that writes access logs. Its queue is bounded by PENDING_BYTES_MAX per sink."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.errors = 0  # failed writes
+        self._queue: queue.SimpleQueue[tuple[Sink | None, bytes]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def sink(self, path: str) -> Sink:
+        """The sink for a path; the same path is the same sink, over reloads too. Raises OSError."""
+        if path not in self.sinks:
+            self.sinks[path] = Sink(path, self)
+        return self.sinks[path]
+
+    def put(self, sink: Sink, data: bytes) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+            self._thread.start()
+        sink.handed += len(data)
+        self._queue.put((sink, data))
+
+    def reopen(self) -> None:
+        """Opens every file again under its name: after a rotation (USR1)."""
+        for sink in self.sinks.values():
+            sink.flush()
+            if sink.fd > 2:
+                self._queue.put((sink, b""))
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Writes what is there and ends the thread, waiting at most `timeout_s`."""
+        for sink in self.sinks.values():
+            sink.flush()
+        if self._thread is not None:
+            self._queue.put((None, b""))
+            self._thread.join(timeout_s)
+            self._thread = None
+
+    @property
+    def dropped(self) -> int:
+        return sum(sink.dropped for sink in self.sinks.values())
+
+    def _run(self) -> None:
+        while True:
+            sink, data = self._queue.get()
+            if sink is None:
+                return
+            try:
+                if data:
+                    _write_all(sink.fd, data)
+                else:
+                    fresh = _open(sink.path)
+                    os.close(sink.fd)
+                    sink.fd = fresh
+            except OSError as error:
+                self.errors += 1
+                sink.dropped += data.count(b"\n")
+                if self.errors == 1:
+                    log.error("access log `%s` cannot be written: %s", sink.path, error)
+            sink.written += len(data)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
