@@ -13,7 +13,7 @@ from pathlib import Path
 
 def missing() -> list[str]:
     found = []
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036, for the interpreter that cannot go on
         version = ".".join(map(str, sys.version_info[:3]))
         found.append(
             f"Python 3.11 or newer is needed, {sys.executable} is {version}\n"

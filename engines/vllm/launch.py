@@ -1,4 +1,4 @@
-"""A vLLM server as a child: started in a process group of its own, watched, drained, stopped whole.
+"""A server as a child: started in a process group of its own, watched, drained, stopped whole.
 
 vLLM is several processes; a signal to the first alone can leave the others holding memory and
 ports. So everything here is done to the group, and `stop` returns only when none of it is left.
@@ -30,21 +30,27 @@ TAIL_BYTES = 32 << 10
 
 
 class LaunchError(RuntimeError):
-    """An engine that did not start, or died: says what, and ends with the tail of its log."""
+    """A server that did not start, or died: says what, and ends with the tail of its log."""
 
 
-class EngineProcess:
-    """One started engine. Use as a context manager, or call `stop` in a `finally`."""
+class ChildServer:
+    """One started server: vLLM, or another that answers 200 to a GET of `health` when it is ready.
 
-    def __init__(self, process: subprocess.Popen[bytes], base_url: str, log: Path) -> None:
+    Use as a context manager, or call `stop` in a `finally`.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], base_url: str, log: Path, health: str
+    ) -> None:
         self.base_url = base_url
+        self.health = health
         self.log = log
         self.started_s = time.monotonic()
         self._process = process
 
     @classmethod
-    def start(cls, command: Command, base_url: str, log: Path) -> Self:
-        """Starts the engine; its output is appended to `log`.
+    def start(cls, command: Command, base_url: str, log: Path, health: str = "/health") -> Self:
+        """Starts the server; its output is appended to `log`.
 
         Raises:
             LaunchError: the program cannot be run.
@@ -65,11 +71,11 @@ class EngineProcess:
                     f"cannot run `{command.argv[0]}`: {error.strerror}\n"
                     "hint: name vLLM's program with --vllm, or activate the environment it is in"
                 ) from error
-        return cls(process, base_url, log)
+        return cls(process, base_url, log, health)
 
     @property
     def pid(self) -> int:
-        """Of the API server, which leads the group."""
+        """Of the process that was started, which leads the group."""
         return self._process.pid
 
     @property
@@ -87,12 +93,12 @@ class EngineProcess:
         timeout_s: float = READY_TIMEOUT_S,
         progress: Callable[[float, str], None] | None = None,
     ) -> float:
-        """Returns the seconds from start until /health answered 200.
+        """Returns the seconds from start until `health` answered 200.
 
         `progress(seconds, last log line)` is called every few seconds.
 
         Raises:
-            LaunchError: the engine ended, or is not ready in time; it is stopped then.
+            LaunchError: the server ended, or is not ready in time; it is stopped then.
         """
         next_progress_s = PROGRESS_S
         with httpx.Client(timeout=2.0) as client:
@@ -102,7 +108,7 @@ class EngineProcess:
                     status = self._process.returncode
                     self.stop(grace_s=1.0)
                     raise LaunchError(self._failure(f"ended with status {status} while starting"))
-                if _healthy(client, self.base_url):
+                if self._healthy(client):
                     return waited_s
                 if waited_s > timeout_s:
                     self.stop()
@@ -138,7 +144,7 @@ class EngineProcess:
     def stop(self, grace_s: float = STOP_GRACE_S) -> int:
         """TERM, then KILL after `grace_s`, until no process of the group is left.
 
-        Returns the exit status of the API server as `Popen.returncode` has it. Safe to repeat.
+        Returns the leader's exit status as `Popen.returncode` has it. Safe to repeat.
         """
         deadline_s = time.monotonic() + grace_s
         if grace_s > 0:
@@ -159,26 +165,25 @@ class EngineProcess:
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def _failure(self, what: str) -> str:
-        return f"the engine at {self.base_url} {what}; its log {self.log} ends with:\n{self.tail()}"
+        return f"the server at {self.base_url} {what}; its log {self.log} ends with:\n{self.tail()}"
+
+    def _healthy(self, client: httpx.Client) -> bool:
+        try:
+            return client.get(self.base_url + self.health).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def _pause(self, seconds: float) -> None:
-        """Waits, but not past the end of the API server while it is still to be waited for."""
+        """Waits, but not past the end of the leader while that is still to come."""
         if self._process.returncode is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         else:
             time.sleep(seconds)
-
-
-def _healthy(client: httpx.Client, base_url: str) -> bool:
-    try:
-        return client.get(f"{base_url}/health").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _group(group: int) -> list[int]:

@@ -12,33 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from engines.vllm.launch import EngineProcess, LaunchError
+from engines.vllm.launch import ChildServer, LaunchError
 from engines.vllm.spec import Command
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[list[EngineProcess]]:
-    running: list[EngineProcess] = []
+def started(tmp_path: Path) -> Iterator[list[ChildServer]]:
+    running: list[ChildServer] = []
     yield running
     for engine in running:
         engine.kill()
 
 
-def start(mode: str, tmp_path: Path, started: list[EngineProcess]) -> EngineProcess:
+def start(mode: str, tmp_path: Path, started: list[ChildServer]) -> ChildServer:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = (sys.executable, str(FAKE), "serve", mode, "--port", str(port))
-    engine = EngineProcess.start(
+    engine = ChildServer.start(
         Command(argv, (("FAKE", "1"),)), f"http://127.0.0.1:{port}", tmp_path / "engine.log"
     )
     started.append(engine)
     return engine
 
 
-def child_of(engine: EngineProcess) -> int:
+def child_of(engine: ChildServer) -> int:
     found = re.search(r"^child (\d+)$", engine.log.read_text(), re.MULTILINE)
     assert found, engine.log.read_text()
     return int(found[1])
@@ -53,7 +53,7 @@ def running(pid: int) -> bool:
 
 
 def test_ready_then_stopped_with_all_its_processes(
-    tmp_path: Path, started: list[EngineProcess]
+    tmp_path: Path, started: list[ChildServer]
 ) -> None:
     engine = start("ready", tmp_path, started)
     assert 0 < engine.wait_ready(timeout_s=20) < 20
@@ -68,7 +68,7 @@ def test_ready_then_stopped_with_all_its_processes(
 
 
 def test_one_that_ignores_term_is_killed_with_its_children(
-    tmp_path: Path, started: list[EngineProcess]
+    tmp_path: Path, started: list[ChildServer]
 ) -> None:
     engine = start("stubborn", tmp_path, started)
     engine.wait_ready(timeout_s=20)
@@ -80,7 +80,7 @@ def test_one_that_ignores_term_is_killed_with_its_children(
 
 
 def test_a_leader_that_crashed_leaves_no_child_behind(
-    tmp_path: Path, started: list[EngineProcess]
+    tmp_path: Path, started: list[ChildServer]
 ) -> None:
     engine = start("ready", tmp_path, started)
     engine.wait_ready(timeout_s=20)
@@ -91,7 +91,7 @@ def test_a_leader_that_crashed_leaves_no_child_behind(
 
 
 def test_death_while_starting_is_told_at_once_with_the_log(
-    tmp_path: Path, started: list[EngineProcess]
+    tmp_path: Path, started: list[ChildServer]
 ) -> None:
     engine = start("dies", tmp_path, started)
     with pytest.raises(LaunchError) as caught:
@@ -103,7 +103,7 @@ def test_death_while_starting_is_told_at_once_with_the_log(
 
 
 def test_not_ready_in_time_is_told_and_the_engine_stopped(
-    tmp_path: Path, started: list[EngineProcess]
+    tmp_path: Path, started: list[ChildServer]
 ) -> None:
     engine = start("never", tmp_path, started)
     with pytest.raises(LaunchError, match="is not ready after 1 s"):
@@ -112,7 +112,7 @@ def test_not_ready_in_time_is_told_and_the_engine_stopped(
 
 
 def test_progress_shows_the_last_line_of_the_log(
-    tmp_path: Path, started: list[EngineProcess], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[ChildServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engines.vllm.launch.PROGRESS_S", 0.2)
     engine = start("never", tmp_path, started)
@@ -125,7 +125,7 @@ def test_progress_shows_the_last_line_of_the_log(
     assert re.fullmatch(r"child \d+", seen[-1][1])
 
 
-def test_drain_waits_for_the_last_request(tmp_path: Path, started: list[EngineProcess]) -> None:
+def test_drain_waits_for_the_last_request(tmp_path: Path, started: list[ChildServer]) -> None:
     engine = start("draining", tmp_path, started)
     engine.wait_ready(timeout_s=20)
     assert engine.drain(timeout_s=0) is False
@@ -134,6 +134,6 @@ def test_drain_waits_for_the_last_request(tmp_path: Path, started: list[EnginePr
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"cannot run `/no/such/vllm`: .*\nhint: "):
-        EngineProcess.start(
+        ChildServer.start(
             Command(("/no/such/vllm", "serve"), ()), "http://127.0.0.1:1", tmp_path / "log"
         )
