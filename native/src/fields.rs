@@ -3,7 +3,7 @@
 //! Engines validate requests with pydantic in lax mode, where `"stream": 1` streams and `"n": "2"` is
 //! two; reading those strictly here would make the gateway believe something else than the engine.
 
-use crate::json::unescape;
+use crate::strings::unescape;
 
 macro_rules! fields {
     ($($variant:ident = $name:literal),+ $(,)?) => {

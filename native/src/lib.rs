@@ -2,12 +2,24 @@
 #![deny(warnings)]
 
 pub mod fields;
+pub mod hash;
 pub mod json;
+pub mod ledger;
+pub mod pick;
 pub mod scan;
+pub mod shared;
+pub mod slots;
 pub mod splice;
+pub mod strings;
 
 #[cfg(feature = "python")]
+mod py_ledger;
+#[cfg(feature = "python")]
+mod py_pick;
+#[cfg(feature = "python")]
 mod py_scan;
+#[cfg(feature = "python")]
+mod py_shared;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -15,6 +27,10 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_ledger::{EngineLoad, Ledger};
+    #[pymodule_export]
+    use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
 }
