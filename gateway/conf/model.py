@@ -1,7 +1,8 @@
 """What a configuration file means, once every name is resolved and every value checked.
 
-Frozen data only: no parsing, no I/O. `resolve.py` is the one place that builds it; the gateway reads it.
-Times are seconds (`_s`), sizes are bytes, and an absent limit is 0 where the directive says "0 = none".
+Frozen data only: no parsing, no I/O. `resolve.py` is the one place that builds it; the gateway
+reads it. Times are seconds (`_s`), sizes are bytes, and an absent limit is 0 where the directive
+says "0 = none".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Var:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text with variables. `parts` holds `str` and `Var`; `constant` is the text when there is no variable."""
+    """Text with variables. `parts` holds `str` and `Var`; `constant`: the text, if it has none."""
 
     parts: tuple[str | Var, ...]
 
@@ -44,7 +45,8 @@ class Template:
 class EngineLine:
     """One `server` line of an upstream: one vLLM server."""
 
-    address: str  # as written: "10.0.0.11:8000", "[::1]:8000", "unix:/run/vllm.sock"; the identity over reloads
+    # As written: "10.0.0.11:8000", "[::1]:8000", "unix:/run/vllm.sock"; the identity over reloads.
+    address: str
     host: str  # "" for unix sockets
     port: int  # 0 for unix sockets
     unix_path: str  # "" for TCP
@@ -90,7 +92,8 @@ class Upstream:
     keepalive_timeout_s: float = 4.0  # below the 5 s at which vLLM closes an idle connection
     keepalive_requests: int = 0  # 0 = no limit
     health_check: HealthCheck | None = HealthCheck()
-    api_key: str = ""  # bearer token of the gateway's own calls (health, models), not of clients' requests
+    # Bearer token of the gateway's own calls (health, models), not of clients' requests.
+    api_key: str = ""
     place: Place | None = None
 
 
@@ -155,9 +158,12 @@ class Location:
     read_timeout_s: float = 60.0  # between two reads of a reply that has begun
     total_timeout_s: float = 0.0  # 0 = none
     client_max_body_size: int = 64 << 20  # 0 = no limit
-    set_headers: tuple[tuple[str, Template], ...] = ()  # proxy_set_header; an empty template removes the header
+    # proxy_set_header; an empty template removes the header.
+    set_headers: tuple[tuple[str, Template], ...] = ()
     add_headers: tuple[AddHeader, ...] = ()
     hide_headers: frozenset[str] = frozenset()  # lower case
+    # Lower case; proxy_pass_header: let through although otherwise replaced ("server", "date").
+    pass_headers: frozenset[str] = frozenset()
     next_upstream: frozenset[str] = frozenset({"error", "timeout"})
     # error timeout invalid_header http_429 http_500 http_502 http_503 http_504 non_idempotent off
     next_upstream_tries: int = 0  # 0 = as many as there are engines
@@ -195,8 +201,10 @@ class Config:
     worker_processes: int = 1
     worker_connections: int = 8192
     shutdown_timeout_s: float = 30.0  # worker_shutdown_timeout
-    shutdown_delay_s: float = 0.0  # shutdown_delay: readiness is 503 for so long before listeners close
-    body_buffer_total: int = 512 << 20  # client_body_buffers_total: request bodies held by one worker
+    # shutdown_delay: readiness is 503 for so long before listeners close.
+    shutdown_delay_s: float = 0.0
+    # client_body_buffers_total: request bodies held by one worker.
+    body_buffer_total: int = 512 << 20
     error_log: str = "stderr"
     error_level: str = "notice"
     pid: str = ""

@@ -1,0 +1,25 @@
+"""The one table of directives, put together from its groups. Everything that knows a name asks
+here.
+"""
+
+from __future__ import annotations
+
+from gateway.conf import (
+    directives_log,
+    directives_main,
+    directives_proxy,
+    directives_server,
+    directives_upstream,
+)
+from gateway.conf.foreign import FOREIGN
+from gateway.conf.spec import Table
+
+GROUPS = (
+    ("Process", directives_main.DIRECTIVES),
+    ("Upstreams", directives_upstream.DIRECTIVES),
+    ("Servers and locations", directives_server.DIRECTIVES),
+    ("Proxying", directives_proxy.DIRECTIVES),
+    ("Access log", directives_log.DIRECTIVES),
+)
+
+TABLE = Table((entry for _, entries in GROUPS for entry in entries), FOREIGN)

@@ -1,0 +1,37 @@
+"""Directives of the access log."""
+
+from __future__ import annotations
+
+from gateway.conf.spec import Arg, Directive, Param
+
+EVERYWHERE = ("http", "server", "location")
+
+DIRECTIVES = (
+    Directive(
+        "log_format",
+        ("http",),
+        (Arg("name", "name"), Arg("text", "text", many=True)),
+        (Param("escape", Arg("how", "choice", choices=("default", "json", "none"))),),
+        repeat=True,
+        doc="Names the form of a line of the access log.",
+        note="The texts are joined. Predefined: `combined` (nginx's), `kvgate` (adds upstream, "
+        "engine, times, "
+        "tokens and who ended the exchange) and `json`. `escape` stands before the texts.",
+        example="log_format short '$remote_addr \"$request\" $status $request_time';",
+        see=("access_log",),
+    ),
+    Directive(
+        "access_log",
+        EVERYWHERE,
+        (Arg("path", "path", choices=("off",)), Arg("format", "name", optional=True)),
+        repeat=True,
+        default="off",
+        doc="Writes one line per request to a file, or to `stdout` or `stderr`; `off` writes none.",
+        note="The format is `kvgate` where none is named; nginx's is `combined`. Several may "
+        "stand in one block; "
+        "one in a block drops those from outside. Prompts are never written. Relative to the "
+        "prefix.",
+        example="access_log logs/access.log json;",
+        see=("log_format", "error_log"),
+    ),
+)

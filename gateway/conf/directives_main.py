@@ -1,0 +1,128 @@
+"""Directives of the top level and of `events`: the process, its logs, its files."""
+
+from __future__ import annotations
+
+from gateway.conf.spec import Arg, Directive
+
+LEVELS = ("debug", "info", "notice", "warn", "error", "crit", "alert", "emerg")
+
+DIRECTIVES = (
+    Directive(
+        "worker_processes",
+        ("main",),
+        (Arg("number", "int", 1, 1, choices=("auto",)),),
+        default="1",
+        reload="restart",
+        doc="How many worker processes serve requests.",
+        note="This version runs one worker; `auto` means one. One worker holds thousands of "
+        "streams, since "
+        "a token costs it no Python.",
+        wrong="A number above 1 is refused rather than ignored.",
+        example="worker_processes auto;",
+        see=("worker_connections",),
+    ),
+    Directive(
+        "worker_connections",
+        ("events", "main"),
+        (Arg("number", "int", 16, 1_000_000),),
+        default="8192",
+        reload="restart",
+        doc="How many client connections one worker holds at most.",
+        note="Each stream also holds one connection to an engine, so the limit of open files must "
+        "be at "
+        "least twice this. nginx has it in `events` only; here the top level will do.",
+        wrong="Too low: clients wait in the listen queue although engines are idle.",
+        example="events { worker_connections 16384; }",
+        see=("worker_processes",),
+    ),
+    Directive(
+        "worker_shutdown_timeout",
+        ("main",),
+        (Arg("time", "time"),),
+        default="30s",
+        doc="How long a graceful stop waits for running exchanges before it cuts them.",
+        note="Long generations need minutes; choose it from the longest answer you want to finish.",
+        wrong="Longer than the grace period of the supervisor: it kills the process first.",
+        example="worker_shutdown_timeout 5m;",
+        see=("shutdown_delay",),
+    ),
+    Directive(
+        "shutdown_delay",
+        ("main",),
+        (Arg("time", "time"),),
+        default="0s",
+        doc="How long readiness answers 503, with listeners still open, before a graceful stop "
+        "begins.",
+        note="A load balancer in front learns of the stop only by its next check; give it that "
+        "long.",
+        wrong="0 behind a load balancer that polls readiness: it still sends requests to a closed "
+        "port.",
+        example="shutdown_delay 10s;",
+        see=("worker_shutdown_timeout",),
+    ),
+    Directive(
+        "error_log",
+        ("main",),
+        (Arg("path", "path"), Arg("level", "choice", choices=LEVELS, optional=True)),
+        default="stderr notice",
+        doc="Where messages about the gateway itself go, and from which level on.",
+        note="The path is relative to the prefix; `stderr` is the standard error. Secrets and "
+        "prompts are "
+        "never logged, at no level.",
+        wrong="`debug` under load: one line per phase of every request.",
+        example="error_log logs/error.log warn;",
+        see=("access_log",),
+    ),
+    Directive(
+        "pid",
+        ("main",),
+        (Arg("path", "path"),),
+        reload="restart",
+        doc="File that holds the process id while the gateway runs.",
+        note="Relative to the prefix. Not written by default.",
+        example="pid run/kvgate.pid;",
+    ),
+    Directive(
+        "include",
+        ("main", "events", "http", "upstream", "server", "location"),
+        (Arg("file", "path"),),
+        repeat=True,
+        doc="Reads another file, or all files that match a pattern, in this place.",
+        note="Relative to the directory of the main configuration file, as in nginx. Files of a "
+        "pattern are "
+        "read in the order of their names; a pattern may match nothing, a plain name must exist. "
+        "Each file must close the blocks that it opens.",
+        wrong="A pattern that also matches editors' backup files.",
+        example="include upstreams/*.conf;",
+    ),
+    Directive(
+        "events",
+        ("main",),
+        block=True,
+        doc="A block nginx files have; it may be empty or absent.",
+        note="Only `worker_connections` may stand in it.",
+        example="events { }",
+        see=("worker_connections",),
+    ),
+    Directive(
+        "http",
+        ("main",),
+        block=True,
+        doc="Holds upstreams, servers and the settings they share.",
+        example="http { upstream a { ... } server { ... } }",
+        see=("upstream", "server"),
+    ),
+    Directive(
+        "client_body_buffers_total",
+        ("http",),
+        (Arg("size", "size", 1 << 20),),
+        default="512m",
+        doc="How much memory request bodies may hold in one worker, all clients together.",
+        note="Bodies that must be read (chat requests) are buffered; a request that finds the "
+        "budget used up "
+        "waits for others to be sent on.",
+        wrong="Smaller than client_max_body_size: one large request could never be read.",
+        example="client_body_buffers_total 2g;",
+        see=("client_max_body_size",),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Files in, `model.Config` out, or `ConfigErrors` with everything that is wrong. Nothing else is
+raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.conf.check import check
+from gateway.conf.directives import TABLE
+from gateway.conf.errors import ConfigError, ConfigErrors, Report
+from gateway.conf.files import FileSet
+from gateway.conf.model import Config
+from gateway.conf.parser import Parser
+from gateway.conf.resolve import Setting, resolve
+from gateway.conf.sources import END, Source, Token
+
+GLOBALS_NAME = "-g"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`sources`: every file as read, in the order of reading. `warnings` have places."""
+
+    config: Config
+    sources: tuple[Source, ...]
+    warnings: tuple[ConfigError, ...]
+
+
+def load(path: str, prefix: str | None = None, globals: str | None = None) -> Config:
+    """The configuration of a file. Raises ConfigErrors.
+
+    `prefix`: where relative paths of logs, pid and secrets begin; the file's directory if None.
+    `globals`: directives of the top level that stand before the file, as nginx's -g.
+    """
+    return read(path, prefix, globals).config
+
+
+def load_text(
+    text: str,
+    name: str = "kvgate.conf",
+    prefix: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration of a text; includes are looked up beside `name`. Raises ConfigErrors."""
+    report = Report()
+    files = FileSet(os.path.dirname(name), report)
+    return _run(Source(name, text), None, files, prefix, environment).config
+
+
+def read(path: str, prefix: str | None = None, globals: str | None = None) -> Loaded:
+    """Like `load`, with the sources and the warnings."""
+    report = Report()
+    files = FileSet(os.path.dirname(path), report)
+    main = files.main(path)
+    if main is None:
+        raise ConfigErrors(report.all())
+    return _run(main, globals, files, prefix, None)
+
+
+def _run(
+    main: Source,
+    globals: str | None,
+    files: FileSet,
+    prefix: str | None,
+    environment: Mapping[str, str] | None,
+) -> Loaded:
+    report = files.report
+    parser = Parser(TABLE, files, report)
+    statements = []
+    if globals:
+        text = globals if globals.rstrip().endswith((";", "}")) else f"{globals};"
+        statements += parser.parse(Source(GLOBALS_NAME, text))
+    statements += parser.parse(main)
+    root = check(statements, Token(END, "", main, 0, 0), report)
+    setting = Setting(
+        report=report,
+        prefix=files.directory if prefix is None else prefix,
+        directory=files.directory,
+        environment=os.environ if environment is None else environment,
+    )
+    config = resolve(root, main.name, setting)
+    if report.failed:
+        raise ConfigErrors(report.all())
+    return Loaded(config, tuple(files.sources), report.all())

@@ -1,0 +1,218 @@
+"""Tokens -> a tree of statements, with included files spliced in.
+
+The parser knows nothing of what a statement means; a `Grammar` tells it which names are statements
+where, which it uses only to recover well: a forgotten `;` or brace is one error, and what follows
+is still read as it was meant. It never raises; nesting is bounded by `DEPTH_MAX`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.conf.errors import Report, quoted
+from gateway.conf.files import FileSet
+from gateway.conf.lexer import tokenise
+from gateway.conf.sources import CLOSE, END, OPEN, SEMICOLON, WORD, Source, Token
+
+DEPTH_MAX = 16
+
+
+@dataclass(slots=True, eq=False)
+class Statement:
+    """`NAME ARGS;` or `NAME ARGS { ... }`: `block` is None for the first form."""
+
+    name: Token
+    args: tuple[Token, ...] = ()
+    block: list[Statement] | None = None
+
+
+class Grammar(Protocol):
+    def allows(self, name: str, context: str) -> bool:
+        """Whether a statement of that name may stand directly in a block of that name."""
+
+    def knows(self, name: str) -> bool:
+        """Whether it is the name of any statement, ours or nginx's."""
+
+    def begins(self, name: str, context: str) -> bool:
+        """Whether a bare word that starts a line there can only be the name of a statement."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open block. `closed`: its last child block and that one's `}`, if nothing followed."""
+
+    context: str
+    body: list[Statement]
+    opener: Token | None = None  # the statement's name; None for the file itself
+    closed: tuple[Statement, Token] | None = None
+
+
+@dataclass(slots=True)
+class Parser:
+    grammar: Grammar
+    files: FileSet
+    report: Report
+
+    def parse(self, source: Source, contexts: tuple[str, ...] = ("main",)) -> list[Statement]:
+        """The statements of a source; `contexts` are the blocks it stands in, outermost first."""
+        return _Run(self, source, contexts).statements()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass over one source."""
+
+    parser: Parser
+    source: Source
+    outer: tuple[str, ...]
+    tokens: list[Token] = field(default_factory=list)
+    at: int = 0
+    frames: list[_Frame] = field(default_factory=list)
+    surplus: int = 0  # "{" minus "}" of what is not accounted for yet
+    too_deep: bool = False
+
+    def statements(self) -> list[Statement]:
+        self.tokens = tokenise(self.source, self.parser.report)
+        self.surplus = sum((t.kind == OPEN) - (t.kind == CLOSE) for t in self.tokens)
+        root = _Frame(self.outer[-1], [])
+        self.frames = [root]
+        while self.tokens[self.at].kind != END:
+            self._step(self.tokens[self.at])
+        self._finish()
+        return root.body
+
+    def _step(self, token: Token) -> None:
+        if token.kind == WORD:
+            self._statement()
+        elif token.kind == CLOSE:
+            self._close(token)
+        else:
+            self.at += 1
+            hint = "remove it" if token.kind == SEMICOLON else "a block needs a name before it"
+            self.parser.report.error(token, f'unexpected "{token.text}"', hint)
+            if token.kind == OPEN:
+                self._open(Statement(token), token, keep=False)
+
+    def _close(self, token: Token) -> None:
+        self.at += 1
+        if len(self.frames) == 1:
+            self.surplus += 1
+            self.parser.report.error(token, 'unexpected "}"', "no block is open here")
+            return
+        frame = self.frames.pop()
+        parent = self.frames[-1]
+        last = parent.body[-1] if parent.body else None
+        parent.closed = (last, token) if last is not None and last.block is frame.body else None
+
+    def _statement(self) -> None:
+        name = self.tokens[self.at]
+        self._mend_braces(name)
+        args: list[Token] = []
+        self.at += 1
+        while True:
+            token = self.tokens[self.at]
+            if token.kind == WORD and not self._begins_statement(token):
+                args.append(token)
+                self.at += 1
+                continue
+            break
+        statement = Statement(name, tuple(args))
+        if token.kind == OPEN:
+            self.at += 1
+            self._open(statement, name, keep=True)
+            return
+        if token.kind == SEMICOLON:
+            self.at += 1
+        else:
+            last = args[-1] if args else name
+            hint = (
+                f"write {quoted(token.text)} in quotes if it is meant as an argument"
+                if token.kind == WORD
+                else ""
+            )
+            message = f'{quoted(name.text)} is not terminated by ";"'
+            self.parser.report.error(last, message, hint, after=True)
+        self._keep(statement)
+
+    def _begins_statement(self, word: Token) -> bool:
+        """A bare word that starts a line and is a statement here: the one before lacks its `;`."""
+        if word.quoted or not self.parser.grammar.begins(word.text, self.frames[-1].context):
+            return False
+        source, start = self.source, word.start
+        line_start = source.text.rfind("\n", 0, start) + 1
+        if line_start == 0 or source.text[line_start:start].strip(" \t"):
+            return False
+        return self.tokens[self.at - 1].start < line_start
+
+    def _mend_braces(self, name: Token) -> None:
+        """Where braces do not balance, the statement's name tells which is missing or extra."""
+        grammar, frame = self.parser.grammar, self.frames[-1]
+        if name.quoted or not grammar.knows(name.text) or grammar.allows(name.text, frame.context):
+            return
+        if self.surplus > 0:
+            self._close_missing(name)
+        elif self.surplus < 0 and frame.closed is not None:
+            statement, brace = frame.closed
+            if statement.block is not None and grammar.allows(name.text, statement.name.text):
+                self.parser.report.error(brace, 'unexpected "}"', "the block goes on behind it")
+                self.surplus += 1
+                frame.closed = None
+                self.frames.append(_Frame(statement.name.text, statement.block, statement.name))
+
+    def _close_missing(self, name: Token) -> None:
+        for index in range(len(self.frames) - 2, -1, -1):
+            count = len(self.frames) - 1 - index
+            if count > self.surplus:
+                return
+            if self.parser.grammar.allows(name.text, self.frames[index].context):
+                for frame in self.frames[index + 1 :]:
+                    assert frame.opener is not None
+                    message = f'{quoted(frame.opener.text)} block is not closed by "}}"'
+                    hint = f"before {quoted(name.text)} in line {name.line}"
+                    self.parser.report.error(frame.opener, message, hint)
+                self.surplus -= count
+                del self.frames[index + 1 :]
+                return
+
+    def _keep(self, statement: Statement) -> None:
+        frame = self.frames[-1]
+        frame.closed = None
+        if statement.name.text == "include" and not statement.name.quoted:
+            self._include(statement, frame)
+        else:
+            frame.body.append(statement)
+
+    def _include(self, statement: Statement, frame: _Frame) -> None:
+        if len(statement.args) != 1:
+            message = f'"include" takes one file name, not {len(statement.args)}'
+            self.parser.report.error(statement.name, message)
+            return
+        contexts = (*self.outer, *(f.context for f in self.frames[1:]))
+        for source in self.parser.files.included(statement.args[0]):
+            frame.body.extend(self.parser.parse(source, contexts))
+
+    def _open(self, statement: Statement, opener: Token, *, keep: bool) -> None:
+        statement.block = []
+        frame = self.frames[-1]
+        frame.closed = None
+        depth = len(self.outer) + len(self.frames)
+        if depth > DEPTH_MAX:
+            self.parser.report.error(opener, f"blocks are nested deeper than {DEPTH_MAX}")
+            self.at = len(self.tokens) - 1
+            self.too_deep = True
+            return
+        if keep:
+            frame.body.append(statement)
+        self.frames.append(_Frame(statement.name.text, statement.block, opener))
+
+    def _finish(self) -> None:
+        open_frames = self.frames[1:]
+        if not open_frames or self.too_deep:
+            return
+        opener = open_frames[-1].opener
+        assert opener is not None
+        more = len(open_frames) - 1
+        hint = f"the file ends with {more} more blocks open" if more else ""
+        message = f'{quoted(opener.text)} block is not closed by "}}"'
+        self.parser.report.error(opener, message, hint)

@@ -1,0 +1,98 @@
+"""`proxy_pass` and `proxy_next_upstream`."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.conf.check import Node
+from gateway.conf.errors import Report, quoted
+from gateway.conf.model import Proxy
+from gateway.conf.scope import Scope
+from gateway.conf.setting import Names
+from gateway.conf.sources import Token
+from gateway.conf.suggest import did_you_mean
+
+BY_MODEL = ("$upstream_by_model", "${upstream_by_model}")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+
+
+def resolve_proxy(node: Node, modifier: str, names: Names, report: Report) -> Proxy | None:
+    token = node.token("url")
+    match = _URL.fullmatch(token.text)
+    if match is None:
+        hint = f"write http://{token.text}" if re.match(r"[A-Za-z0-9$]", token.text) else ""
+        message = f'"proxy_pass" must be http://NAME or https://NAME, got {quoted(token.text)}'
+        report.error(token, message, hint)
+        return None
+    scheme, target, uri = match[1].lower(), match[2], match[3] or None
+    if scheme not in ("http", "https"):
+        report.error(token, f'"proxy_pass" must be http:// or https://, got "{scheme}://"')
+        return None
+    if not _uri_is_good(uri, modifier, token, report):
+        return None
+    if "$" in target:
+        return _by_model(scheme, target, uri, token, report)
+    return _declared(scheme, target, uri, token, names, report)
+
+
+def _uri_is_good(uri: str | None, modifier: str, token: Token, report: Report) -> bool:
+    if uri is None:
+        return True
+    if modifier in ("~", "~*", "@"):
+        where = "a named location" if modifier == "@" else "a location with a regular expression"
+        message = f'"proxy_pass" cannot have a path in {where}'
+        report.error(token, message, f"remove {quoted(uri)}: there is no prefix to replace")
+        return False
+    if not uri.startswith("/") or "#" in uri or any(c <= " " or c == "\x7f" for c in uri):
+        report.error(token, f'"proxy_pass" has a bad path {quoted(uri)}', 'it begins with "/"')
+        return False
+    if "$" in uri:
+        report.error(token, '"proxy_pass" cannot have variables in its path')
+        return False
+    return True
+
+
+def _by_model(scheme: str, target: str, uri: str | None, at: Token, report: Report) -> Proxy | None:
+    if target not in BY_MODEL:
+        message = f'"proxy_pass" cannot go to {quoted(target)}'
+        hint = "the one variable that names an upstream is $upstream_by_model"
+        report.error(at, message, hint)
+        return None
+    if uri is not None:
+        report.error(at, '"proxy_pass" cannot have a path behind $upstream_by_model')
+        return None
+    return Proxy(scheme, "", None)
+
+
+def _declared(
+    scheme: str, target: str, uri: str | None, at: Token, names: Names, report: Report
+) -> Proxy | None:
+    if target in names.upstreams:
+        return Proxy(scheme, target, uri)
+    if names.upstreams_broken:
+        return None
+    if not target:
+        report.error(at, '"proxy_pass" names no upstream', 'write http://NAME of an "upstream"')
+        return None
+    if _is_address(target):
+        hint = f"declare it: upstream NAME {{ server {target}; }} and write {scheme}://NAME"
+        report.error(at, f"{quoted(target)} is an address, not a declared upstream", hint)
+        return None
+    guess = did_you_mean(target, names.upstreams)
+    hint = "" if guess else f"declare it: upstream {target} {{ server HOST:PORT; }}"
+    report.error(at, f"unknown upstream {quoted(target)}{guess}", hint)
+    return None
+
+
+def _is_address(target: str) -> bool:
+    return bool(re.fullmatch(r"[0-9.]+|.*:[0-9]*|\[.*|unix:.*|localhost", target))
+
+
+def next_upstream(scope: Scope, report: Report) -> frozenset[str]:
+    node = scope.one("proxy_next_upstream")
+    if node is None:
+        return frozenset({"error", "timeout"})
+    cases = frozenset(node.get("case"))
+    if "off" in cases and len(cases) > 1:
+        report.error(node.name, '"off" stands beside other cases')
+    return cases

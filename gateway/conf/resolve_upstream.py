@@ -1,0 +1,211 @@
+"""`upstream` blocks -> `model.Upstream`."""
+
+from __future__ import annotations
+
+from gateway.conf import units
+from gateway.conf.check import Node
+from gateway.conf.errors import Report, quoted
+from gateway.conf.model import Balance, EngineLine, HealthCheck, Upstream
+from gateway.conf.resolve_parts import misplaced_variables, secret
+from gateway.conf.scope import Scope
+from gateway.conf.setting import Setting
+
+METHODS = ("round_robin", "least_conn", "hash")
+ENGINE_KEEPALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+
+
+def resolve_upstream(node: Node, setting: Setting) -> Upstream:
+    report, scope = setting.report, Scope((node,))
+    balance = _balance(node, report)
+    engines = _engines(node, balance, report)
+    models, aliases = _models(node, report)
+    idle = scope.value("keepalive_timeout")
+    at = node.one("keepalive_timeout")
+    if at is not None and idle >= ENGINE_KEEPALIVE_S:
+        message = (
+            f'"keepalive_timeout" {at.words[0].text} is not below the 5s after which vLLM closes'
+        )
+        report.warn(at.words[0], message, "write 4s, or raise VLLM_HTTP_TIMEOUT_KEEP_ALIVE")
+    return Upstream(
+        name=node.get("name"),
+        engines=engines,
+        models=models,
+        aliases=aliases,
+        balance=balance,
+        keepalive=scope.value("keepalive"),
+        keepalive_timeout_s=idle,
+        keepalive_requests=scope.value("keepalive_requests"),
+        health_check=_health_check(node, report),
+        api_key=secret(node.one("api_key"), "key", setting),
+        place=node.place,
+    )
+
+
+def _balance(node: Node, report: Report) -> Balance:
+    written = [child for child in node.children if child.spec.name in METHODS]
+    for extra in written[1:]:
+        message = f"{quoted(extra.spec.name)} is a second balancing method"
+        first = written[0]
+        report.error(
+            extra.name, message, f"{quoted(first.spec.name)} is in line {first.place.line}"
+        )
+    if not written:
+        return Balance()
+    method = written[0]
+    if method.spec.name != "hash":
+        return Balance(method.spec.name)
+    key = method.get("key")
+    if key.constant is not None:
+        report.warn(method.token("key"), 'the key of "hash" is the same for all requests')
+    misplaced_variables(key, method.token("key"), "request", report)
+    return Balance("hash", key, method.get("mode") == "consistent")
+
+
+def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, ...]:
+    engines: list[EngineLine] = []
+    seen: dict[tuple[str, int, str], Node] = {}
+    failed = "server" in node.broken
+    for line in node.all("server"):
+        engine = _engine(line, report)
+        if engine is None:
+            failed = True
+            continue
+        key = (engine.host.lower(), engine.port, engine.unix_path)
+        if key in seen:
+            hint = f"first in line {seen[key].place.line}"
+            report.error(line.token("address"), f"duplicate server {quoted(engine.address)}", hint)
+            continue
+        seen[key] = line
+        engines.append(engine)
+        if engine.backup and balance.method == "hash":
+            report.error(line.token("backup"), '"backup" does not go with "hash"')
+    if not failed:
+        _check_engines(node, engines, report)
+    return tuple(engines)
+
+
+def _check_engines(node: Node, engines: list[EngineLine], report: Report) -> None:
+    name = quoted(node.get("name"))
+    if not engines:
+        hint = 'add a line such as "server 127.0.0.1:8000;"'
+        report.error(node.name, f"upstream {name} has no server", hint)
+    elif all(engine.backup for engine in engines):
+        report.error(node.name, f"all servers of upstream {name} are backups")
+    elif all(engine.role == "prefill" for engine in engines):
+        hint = "declare one with role=decode or role=both"
+        report.error(node.name, f"no server of upstream {name} can decode", hint)
+
+
+def _engine(line: Node, report: Report) -> EngineLine | None:
+    token = line.token("address")
+    try:
+        address = units.address(_without_scheme(token.text))
+        events = _events(line)
+    except units.BadValue as error:
+        report.error(
+            token, f'"server" must be {error.expected}, got {quoted(token.text)}', error.hint
+        )
+        return None
+    if not address.unix_path and address.port == 0:
+        report.error(token, '"server" must have a port from 1 to 65535')
+        return None
+    if not address.unix_path and address.port < 0:
+        report.warn(token, f"{quoted(token.text)} has no port, so it is 80", "vLLM listens on 8000")
+    return EngineLine(
+        address=token.text,
+        host=address.host,
+        port=0 if address.unix_path else (80 if address.port < 0 else address.port),
+        unix_path=address.unix_path,
+        weight=line.get("weight", 1),
+        max_fails=line.get("max_fails", 1),
+        fail_timeout_s=line.get("fail_timeout", 10.0),
+        max_conns=line.get("max_conns", 0),
+        backup=line.get("backup", False),
+        down=line.get("down", False),
+        role=line.get("role", "both"),
+        events=events,
+        place=line.place,
+    )
+
+
+def _without_scheme(text: str) -> str:
+    scheme, mark, rest = text.partition("://")
+    if mark and scheme.lower() in ("http", "https"):
+        hint = f"write {rest.split('/')[0]} here and the scheme in proxy_pass: {scheme}://NAME"
+        raise units.BadValue("host:port without a scheme", hint)
+    if "/" in text and not text.startswith("unix:"):
+        raise units.BadValue("host:port without a path", "a path is written in proxy_pass")
+    return text
+
+
+def _events(line: Node) -> str:
+    endpoint: str = line.get("events", "")
+    if not endpoint:
+        return ""
+    scheme, mark, rest = endpoint.partition("://")
+    if not mark or scheme not in ("tcp", "ipc") or not rest:
+        raise units.BadValue("a server with events=tcp://HOST:PORT or events=ipc://PATH")
+    if scheme == "tcp":
+        if rest.startswith(("*", "0.0.0.0", "[::]")):
+            raise units.BadValue(
+                "a server whose events= names one host", "* is for the engine's side"
+            )
+        if units.address(rest).port < 1:
+            raise units.BadValue("a server whose events= has a port")
+    return endpoint
+
+
+def _models(node: Node, report: Report) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    models: list[str] = []
+    aliases: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for line in node.all("model"):
+        model = line.get("name")
+        for name, token in ((model, line.token("name")), *line.get("alias", ())):
+            if name in seen:
+                report.error(token, f"model name {quoted(name)} is duplicate in this upstream")
+                continue
+            seen.add(name)
+            if token is line.token("name"):
+                models.append(name)
+            else:
+                aliases.append((name, model))
+    return tuple(models), tuple(aliases)
+
+
+def check_models(upstreams: list[Node], by_model: list[Node], report: Report) -> None:
+    """Where the model chooses the upstream, each name must lead to one upstream, and there must be
+    one."""
+    if not by_model:
+        return
+    if not any(node.has("model") for node in upstreams):
+        message = "no upstream declares a model, so $upstream_by_model never has a value"
+        report.error(by_model[0].token("url"), message, 'add "model NAME;" to an upstream')
+    owner: dict[str, Node] = {}
+    for node in upstreams:
+        for line in node.all("model"):
+            named = ((line.get("name"), line.token("name")), *line.get("alias", ()))
+            for name, token in named:
+                other = owner.setdefault(name, node)
+                if other is not node:
+                    hint = "$upstream_by_model could not choose between them"
+                    where = quoted(other.get("name"))
+                    report.error(token, f"model {quoted(name)} is also in upstream {where}", hint)
+
+
+def _health_check(node: Node, report: Report) -> HealthCheck | None:
+    line = node.one("health_check")
+    if line is None:
+        return HealthCheck()
+    if line.get("off"):
+        if len(line.words) > 1:
+            report.error(line.words[1], '"health_check off" takes no parameters')
+        return None
+    standard = HealthCheck()
+    return HealthCheck(
+        interval_s=line.get("interval", standard.interval_s),
+        timeout_s=line.get("timeout", standard.timeout_s),
+        fails=line.get("fails", standard.fails),
+        passes=line.get("passes", standard.passes),
+        uri=line.get("uri", standard.uri),
+    )

@@ -1,0 +1,30 @@
+"""Did you mean: the known name nearest to a mistyped one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_NAME_MAX = 64  # nothing longer is a typing mistake, and matching costs its square
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    if len(word) > _NAME_MAX:
+        return None
+    by_lower: dict[str, str] = {}
+    for name in names:
+        by_lower.setdefault(name.lower(), name)
+    lower = word.lower()
+    if lower in by_lower:
+        return by_lower[lower]
+    dashed = lower.replace("-", "_")
+    if dashed in by_lower:
+        return by_lower[dashed]
+    found = get_close_matches(lower, by_lower, n=1, cutoff=0.72)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(word: str, names: Iterable[str], mark: str = "") -> str:
+    """` (did you mean "x"?)`, or "" where nothing is near."""
+    near = nearest(word, names)
+    return f' (did you mean "{mark}{near}"?)' if near is not None and near != word else ""

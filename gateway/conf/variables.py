@@ -1,0 +1,114 @@
+"""The variables that templates may name: one table, read by `-t`, by the reference and by the
+gateway.
+
+`when` says from which moment of a request a variable has its value; earlier it is empty. A name
+that ends in `_` stands for a family: `http_` is `$http_NAME` for any request header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+When = Literal["request", "route", "reply", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`when`: request = the head is read; route = body read and upstream known; reply = the
+    reply's head is there; end = the exchange is over."""
+
+    name: str
+    when: When
+    doc: str
+
+
+def _of(when: When, lines: str) -> tuple[Variable, ...]:
+    pairs = (line.strip().partition("  ") for line in lines.strip().splitlines())
+    return tuple(Variable(name, when, doc.strip()) for name, _, doc in pairs)
+
+
+VARIABLES: tuple[Variable, ...] = (
+    *_of(
+        "request",
+        """ arg_  value of the query argument NAME, undecoded args  the query string, without "?"
+        client_request_id  the X-Request-Id that the client sent connection  serial number of the
+        client connection in its worker connection_requests  number of requests on this connection
+        so far, this one included content_length  Content-Length of the request content_type
+        Content-Type of the request cookie_  value of the request cookie NAME host  host name of
+        the request line or the Host header, lower case, without port; else server_name hostname
+        name of this machine http_  value of the request header NAME, "-" written as "_", lower
+        case https  "on" on a TLS connection, else empty is_args  "?" where the request has a query
+        string, else empty msec  current time in seconds with milliseconds pid  process id of the
+        worker proxy_add_x_forwarded_for  X-Forwarded-For of the request with the client's address
+        added query_string  same as args remote_addr  client address; "unix:" on a unix socket
+        remote_port  client port remote_user  always empty; the name is kept for log formats taken
+        over from nginx request  the request line request_id  32 hexadecimal digits made by the
+        gateway; the X-Request-Id that engines see request_length  bytes of the request, head and
+        body request_method  GET, POST, ... request_uri  the request target as sent scheme  http or
+        https server_addr  local address of the connection server_name  first name of the server
+        block that took the request server_port  local port of the connection server_protocol
+        HTTP/1.0 or HTTP/1.1 time_iso8601  local time, ISO 8601 time_local  local time in the form
+        of the common log format uri  path of the request, decoded and normalised """,
+    ),
+    *_of(
+        "route",
+        """
+        lane  express or starlette: how the request was served
+        model  model name in the request, as the client wrote it
+        proxy_host  name in proxy_pass
+        stream  1 where the client asked for a stream, else 0
+        upstream_by_model  the upstream that serves the request's model; for proxy_pass
+        upstream_name  name of the upstream
+        """,
+    ),
+    *_of(
+        "reply",
+        """
+        attempts  number of engines tried
+        engine  address of the engine that answered, as on its server line
+        sent_http_  value of the reply header NAME
+        status  status of the reply
+        upstream_addr  addresses of the engines tried, comma separated
+        upstream_connect_time  seconds to connect to each engine, comma separated
+        upstream_header_time  seconds to the reply's head of each engine, comma separated
+        upstream_http_  value of the header NAME of the engine's reply
+        upstream_status  status of each engine's reply, comma separated
+        """,
+    ),
+    *_of(
+        "end",
+        """
+        body_bytes_sent  bytes of the reply's body
+        bytes_sent  bytes sent to the client
+        cached_tokens  prompt tokens the engine found in its cache; "-" where it did not say
+        chunks  events of the stream that carried output
+        completion_tokens  tokens made; "-" where the engine did not say
+        error_code  code of the gateway's own error; empty where there is none
+        itl_max  longest gap between two output events, seconds
+        prompt_tokens  tokens of the prompt; "-" where the engine did not say
+        request_time  seconds from the first byte of the request to the last of the reply
+        termination  who ended the exchange, and in which phase
+        tpot  mean seconds per output token after the first
+        ttft  seconds from the request to the first output event
+        upstream_response_time  seconds of each engine's exchange, comma separated
+        """,
+    ),
+)
+
+_EXACT = {variable.name: variable for variable in VARIABLES}
+_FAMILIES = tuple(variable for variable in VARIABLES if variable.name.endswith("_"))
+
+
+def find(name: str) -> Variable | None:
+    """The table's entry for `$name`, families included; None for an unknown name."""
+    if name in _EXACT and not name.endswith("_"):
+        return _EXACT[name]
+    for family in _FAMILIES:
+        if name.startswith(family.name) and len(name) > len(family.name):
+            return family
+    return None
+
+
+def names() -> list[str]:
+    return sorted(_EXACT)
