@@ -1,0 +1,47 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=True
+"""The relay: client connections, engine connections and the bytes between them, on the event loop.
+
+Once the head of a reply has been read no Python code runs for its bytes: a `Leg` copies them from the
+engine's socket to the client's transport, watches both sides and meters the event stream. Invariants:
+the client is always at a framing boundary after a write; a connection serves one exchange at a time, in
+the order of its requests; every exchange ends in exactly one `leg_done` or one reply.
+
+The parts share one compiled module so that calls between them are C calls:
+http1 (heads, chunk framing), clock (deadlines), meter (event streams), edit (replies that change),
+request, client (connections from clients), asgi (the Starlette lane), upstream (connections to engines), leg.
+"""
+
+import asyncio
+import contextvars
+import socket as _socket
+import time as _time
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memmove
+from libc.stdio cimport snprintf
+
+cdef extern from "string.h" nogil:
+    void* memmem(const void*, size_t, const void*, size_t)
+    void* memrchr(const void*, int, size_t)
+
+cdef extern from "time.h" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*)
+    int CLOCK_MONOTONIC
+
+__version__ = "0.1.0"
+
+include "http1.pxi"
+include "clock.pxi"
+include "meter.pxi"
+include "request.pxi"
+include "client.pxi"
+include "asgi.pxi"
+include "edit.pxi"
+include "upstream.pxi"
+include "leg.pxi"
