@@ -1,0 +1,116 @@
+"""The simulated engine as a whole: its ranks, its faults, its hand-over, what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from typing import Any
+
+from .core import Core
+from .events import Publisher
+from .faults import Faults
+from .responses import Store
+from .settings import Settings
+from .transfer import Transfer
+from .wire import Reply, Request, Site
+
+VLLM_VERSION = "0.32.0"
+
+
+class Engine:
+    """Built inside a running loop; `start` before the first request, `stop` at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started_at = time.time()
+        self.publishers = [
+            Publisher(settings.events, rank) if settings.events.enable_kv_cache_events else None
+            for rank in range(settings.data_parallel_size)
+        ]
+        self.cores = [Core(settings, rank, p) for rank, p in enumerate(self.publishers)]
+        self.faults = Faults(settings.faults, self)
+        self.transfer = None if settings.transfer is None else Transfer(settings, self.cores)
+        self.responses = Store()
+        digest = hashlib.sha256(f"{settings.model}{settings.block_size}".encode()).hexdigest()
+        self.fingerprint = f"vllm-{VLLM_VERSION}-{digest[:8]}"
+        self.site: Site | None = None
+        self.last_request: dict[str, Any] | None = None
+        self.in_flight = 0
+
+    async def start(self) -> None:
+        for core in self.cores:
+            core.start()
+        if self.transfer is not None:
+            await self.transfer.start()
+
+    async def stop(self) -> None:
+        if self.transfer is not None:
+            await self.transfer.stop()
+        await asyncio.gather(*(core.stop() for core in self.cores))
+        for publisher in self.publishers:
+            if publisher is not None:
+                publisher.close()
+
+    async def before_tokens(self, reply: Reply) -> None:
+        """The place where a scripted fault keeps a request from the engine for a while."""
+        if reply.delay_s > 0:
+            await asyncio.sleep(reply.delay_s)
+
+    def id_headers(self, request: Request) -> list[tuple[str, str]]:
+        if not self.settings.enable_request_id_headers:
+            return []
+        return [("x-request-id", request.get("x-request-id") or secrets.token_hex(16))]
+
+    def note(self, request: Request) -> None:
+        """Keeps the latest request of the inference endpoints, with `--record`."""
+        if self.settings.record:
+            self.last_request = {
+                "method": request.method, "target": request.target,
+                "headers": [list(h) for h in request.headers],
+                "body": request.body.decode("utf-8", "replace"),
+            }
+
+    def restart(self) -> None:
+        """Everything in memory is lost, as by a crash and a new start; the port stays."""
+        for core in self.cores:
+            core.restart()
+        for publisher in self.publishers:
+            if publisher is not None:
+                publisher.restart()
+        if self.transfer is not None:
+            self.transfer.restart()
+        self.responses = Store()
+
+    def die(self, message: str) -> None:
+        """EngineCore is gone: health says 503, every request 500, until the process ends."""
+        for core in self.cores:
+            core.restart()
+            core.dead = message
+
+    def state(self) -> dict[str, Any]:
+        """GET /sim/state: what a test wants to know of the engine at this moment."""
+        site = self.site
+        caches = [core.cache for core in self.cores]
+        return {
+            "running": sum(len(c.scheduler.running) for c in self.cores),
+            "waiting": sum(len(c.scheduler.waiting) for c in self.cores),
+            "remote": sum(len(c.scheduler.remote) for c in self.cores),
+            "aborted": sum(c.aborted for c in self.cores),
+            "steps": sum(c.steps for c in self.cores),
+            "in_flight": self.in_flight,
+            "connections": 0 if site is None else len(site.connections),
+            "accepted": 0 if site is None else site.accepted,
+            "bodies": 0 if site is None else site.bodies,
+            "disconnects": 0 if site is None else site.disconnects,
+            "blocks_used": sum(c.capacity - c.free for c in caches),
+            "blocks_total": sum(c.capacity for c in caches),
+            "blocks_cached": sum(sum(c.cached().values()) for c in caches),
+            "kv_cache_usage": max(c.usage() for c in caches),
+            "event_seq": [None if p is None else p.next_seq for p in self.publishers],
+            "transfer": None if self.transfer is None else self.transfer.state(),
+            "faults": self.faults.state(),
+            "last_request": self.last_request,
+            "dead": self.cores[0].dead,
+        }

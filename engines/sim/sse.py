@@ -1,0 +1,50 @@
+"""Pieces of event streams that several endpoints write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from . import tokens
+from .errors import error_body
+
+DONE = b"data: [DONE]\n\n"
+
+
+def data(value: Any) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def event(name: str, value: Any) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(value) + b"\n\n"
+
+
+def error_event(message: str) -> bytes:
+    """What vLLM writes into a stream whose generation failed."""
+    return data(error_body(message, "InternalServerError", 500))
+
+
+def token_text(token: int) -> str:
+    return tokens.token_bytes(token).decode("utf-8", "replace")
+
+
+def logprobs_content(ids: Iterable[int]) -> list[dict[str, Any]]:
+    """Chat log probabilities: the simulated model is always equally sure."""
+    return [
+        {"token": token_text(i), "logprob": -0.5, "bytes": list(tokens.token_bytes(i)),
+         "top_logprobs": []}
+        for i in ids
+    ]
+
+
+def logprobs_lists(ids: Iterable[int], offset: int) -> dict[str, Any]:
+    """Completion log probabilities; `offset` = characters before the first token."""
+    texts = [token_text(i) for i in ids]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    return {"text_offset": offsets, "token_logprobs": [-0.5] * len(texts), "tokens": texts,
+            "top_logprobs": [{t: -0.5} for t in texts]}
