@@ -14,7 +14,8 @@ from gateway.conf.errors import ConfigError, ConfigErrors, Report
 from gateway.conf.files import FileSet
 from gateway.conf.model import Config
 from gateway.conf.parser import Parser
-from gateway.conf.resolve import Setting, resolve
+from gateway.conf.resolve import resolve
+from gateway.conf.setting import Setting
 from gateway.conf.sources import END, Source, Token
 
 GLOBALS_NAME = "-g"

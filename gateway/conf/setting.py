@@ -11,8 +11,8 @@ from gateway.conf.model import LogFormat, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Relative paths: logs, pid and secrets lie under `prefix`, certificates in `directory`, which is
-    the main file's, as in nginx."""
+    """Relative paths: logs, pid and secrets lie under `prefix`, certificates in `directory`, the
+    main file's, as in nginx."""
 
     report: Report
     prefix: str

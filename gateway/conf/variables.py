@@ -31,25 +31,43 @@ def _of(when: When, lines: str) -> tuple[Variable, ...]:
 VARIABLES: tuple[Variable, ...] = (
     *_of(
         "request",
-        """ arg_  value of the query argument NAME, undecoded args  the query string, without "?"
-        client_request_id  the X-Request-Id that the client sent connection  serial number of the
-        client connection in its worker connection_requests  number of requests on this connection
-        so far, this one included content_length  Content-Length of the request content_type
-        Content-Type of the request cookie_  value of the request cookie NAME host  host name of
-        the request line or the Host header, lower case, without port; else server_name hostname
-        name of this machine http_  value of the request header NAME, "-" written as "_", lower
-        case https  "on" on a TLS connection, else empty is_args  "?" where the request has a query
-        string, else empty msec  current time in seconds with milliseconds pid  process id of the
-        worker proxy_add_x_forwarded_for  X-Forwarded-For of the request with the client's address
-        added query_string  same as args remote_addr  client address; "unix:" on a unix socket
-        remote_port  client port remote_user  always empty; the name is kept for log formats taken
-        over from nginx request  the request line request_id  32 hexadecimal digits made by the
-        gateway; the X-Request-Id that engines see request_length  bytes of the request, head and
-        body request_method  GET, POST, ... request_uri  the request target as sent scheme  http or
-        https server_addr  local address of the connection server_name  first name of the server
-        block that took the request server_port  local port of the connection server_protocol
-        HTTP/1.0 or HTTP/1.1 time_iso8601  local time, ISO 8601 time_local  local time in the form
-        of the common log format uri  path of the request, decoded and normalised """,
+        """
+        arg_  value of the query argument NAME, undecoded
+        args  the query string, without "?"
+        binary_remote_addr  client address as 4 or 16 bytes; a compact hash key
+        client_request_id  the X-Request-Id that the client sent
+        connection  serial number of the client connection in its worker
+        connection_requests  number of requests on this connection so far, with this one
+        content_length  Content-Length of the request
+        content_type  Content-Type of the request
+        cookie_  value of the request cookie NAME
+        host  host of the request, lower case, without port; else server_name
+        hostname  name of this machine
+        http_  value of the request header NAME, "-" written as "_", lower case
+        https  "on" on a TLS connection, else empty
+        is_args  "?" where the request has a query string, else empty
+        msec  current time in seconds with milliseconds
+        nginx_version  version of kvgate; kept for log formats taken over from nginx
+        pid  process id of the worker
+        proxy_add_x_forwarded_for  X-Forwarded-For of the request with the client's address added
+        query_string  same as args
+        remote_addr  client address; "unix:" on a unix socket
+        remote_port  client port
+        remote_user  always empty; kept for log formats taken over from nginx
+        request  the request line
+        request_id  32 hexadecimal digits made by the gateway; the X-Request-Id that engines see
+        request_length  bytes of the request, head and body
+        request_method  GET, POST, ...
+        request_uri  the request target as sent
+        scheme  http or https
+        server_addr  local address of the connection
+        server_name  first name of the server block that took the request
+        server_port  local port of the connection
+        server_protocol  HTTP/1.0 or HTTP/1.1
+        time_iso8601  local time, ISO 8601
+        time_local  local time in the form of the common log format
+        uri  path of the request, decoded and normalised
+        """,
     ),
     *_of(
         "route",
@@ -87,10 +105,13 @@ VARIABLES: tuple[Variable, ...] = (
         error_code  code of the gateway's own error; empty where there is none
         itl_max  longest gap between two output events, seconds
         prompt_tokens  tokens of the prompt; "-" where the engine did not say
+        request_completion  "OK" where the whole reply was sent, else empty
         request_time  seconds from the first byte of the request to the last of the reply
         termination  who ended the exchange, and in which phase
         tpot  mean seconds per output token after the first
         ttft  seconds from the request to the first output event
+        upstream_bytes_received  bytes received from each engine, comma separated
+        upstream_bytes_sent  bytes sent to each engine, comma separated
         upstream_response_time  seconds of each engine's exchange, comma separated
         """,
     ),
