@@ -1,8 +1,10 @@
 //! `native._core`: the export list, nothing more.
 #![deny(warnings)]
 
+pub mod counters;
 pub mod fields;
 pub mod hash;
+pub mod histogram;
 pub mod json;
 pub mod ledger;
 pub mod pick;
@@ -10,6 +12,7 @@ pub mod scan;
 pub mod shared;
 pub mod slots;
 pub mod splice;
+pub mod stats;
 pub mod strings;
 
 #[cfg(feature = "python")]
@@ -20,6 +23,8 @@ mod py_pick;
 mod py_scan;
 #[cfg(feature = "python")]
 mod py_shared;
+#[cfg(feature = "python")]
+mod py_stats;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -33,4 +38,6 @@ mod _core {
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
+    #[pymodule_export]
+    use crate::py_stats::{Counters, SeriesSnapshot, Stats};
 }

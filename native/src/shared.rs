@@ -200,6 +200,13 @@ impl Shared {
         self.word(HEADER + self.workers * LINE + index)
     }
 
+    /// Words of the body that lie together.
+    pub fn cells(&self, first: usize, count: usize) -> &[AtomicU64] {
+        let first = HEADER + self.workers * LINE + first;
+        assert!(first + count <= self.mapping.cells, "cells outside the region");
+        unsafe { std::slice::from_raw_parts(self.mapping.base.add(first), count) }
+    }
+
     /// A spare word of a worker's line.
     pub fn spare(&self, worker: usize, index: usize) -> &AtomicU64 {
         debug_assert!(index < SPARE_WORDS);

@@ -1,0 +1,266 @@
+//! What requests did, per series (a pair of upstream and route) and worker, in shared memory.
+//!
+//! One call per finished request; the gaps between chunks are counted by the relay itself, into cells
+//! lent to it. A block of cells carries the generation of the series it counts for, and starts from zero
+//! when the slot has a new tenant.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::histogram::{self, Histogram, FIRST_BOUNDS_S, STEP_BOUNDS_S, WHOLE_BOUNDS_S};
+use crate::shared::{add, Fault, Shared};
+use crate::slots::{self, Handle};
+
+/// Status classes 0 (no status) and 1xx to 5xx.
+pub const CLASSES: usize = 6;
+/// Outcomes the caller may tell apart.
+pub const OUTCOMES: usize = 32;
+/// Lanes the caller may tell apart.
+pub const LANES: usize = 2;
+
+/// Sums over requests, in the order of their cells.
+pub const SUMS: &[&str] =
+    &["input_tokens", "output_tokens", "cached_tokens", "chunks", "bytes_in", "bytes_out"];
+
+/// Histograms that `record` fills, in the order of their cells, then the one the relay fills.
+pub const HISTOGRAMS: &[(&str, &[f64])] = &[
+    ("e2el", WHOLE_BOUNDS_S),
+    ("ttft", FIRST_BOUNDS_S),
+    ("tpot", STEP_BOUNDS_S),
+    ("itl", STEP_BOUNDS_S),
+];
+const RECORDED: usize = 3;
+const ITL: usize = 3;
+
+/// Cells of a block.
+const GENERATION: usize = 0;
+const LANE: usize = 1;
+const SUM: usize = LANE + LANES;
+/// Requests whose usage was seen: how many the token sums are about.
+const METERED: usize = SUM + SUMS.len();
+const REQUESTS: usize = METERED + 1;
+const TIMES: usize = REQUESTS + CLASSES * OUTCOMES;
+
+const fn histogram_at(index: usize) -> usize {
+    let mut at = TIMES;
+    let mut i = 0;
+    while i < index {
+        at += histogram::cells(HISTOGRAMS[i].1);
+        i += 1;
+    }
+    at
+}
+
+/// Cells of a block, in whole cache lines.
+const BLOCK: usize = histogram_at(HISTOGRAMS.len()).next_multiple_of(8);
+
+/// One finished request. Times in seconds, negative or NaN = does not apply; counts negative = not known.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// HTTP status of the reply, 0 = none was sent.
+    pub status: u16,
+    pub outcome: usize,
+    pub lane: usize,
+    /// e2el, ttft, tpot.
+    pub times_s: [f64; RECORDED],
+    /// As in `SUMS`.
+    pub sums: [i64; SUMS.len()],
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// (status class, outcome, count), only where it is not zero.
+    pub requests: Vec<(usize, usize, u64)>,
+    pub lanes: [u64; LANES],
+    pub sums: [u64; SUMS.len()],
+    pub metered: u64,
+    pub histograms: Vec<Histogram>,
+}
+
+pub struct Stats {
+    pub shared: Shared,
+    series: usize,
+}
+
+impl Stats {
+    pub fn open(workers: usize, series: usize, fd: Option<i32>) -> Result<Self, String> {
+        if !(1..=65536).contains(&series) {
+            return Err(format!("`series` must be from 1 to 65536, got {series}"));
+        }
+        let states = series.next_multiple_of(8);
+        let cells = states + workers * series * BLOCK;
+        Ok(Self { shared: Shared::open("stats", workers, &[series, BLOCK], cells, fd)?, series })
+    }
+
+    pub fn series(&self) -> usize {
+        self.series
+    }
+
+    pub fn add_series(&self) -> Result<Handle, String> {
+        slots::take_slot(&self.shared, 0, self.series)
+            .ok_or_else(|| format!("there is room for {} series", self.series))
+    }
+
+    pub fn remove_series(&self, series: Handle) -> bool {
+        slots::free_slot(&self.shared, 0, series)
+    }
+
+    fn block(&self, row: usize, series: Handle) -> usize {
+        self.series.next_multiple_of(8) + (row * self.series + series.slot) * BLOCK
+    }
+
+    /// The writer's block, counting for this series; `None` once it counts for a later one.
+    fn enter(&self, series: Handle) -> Result<Option<usize>, Fault> {
+        let Some(row) = self.shared.row()? else { return Ok(None) };
+        let block = self.block(row, series);
+        let cell = self.shared.cell(block + GENERATION);
+        let wanted = u64::from(series.generation);
+        let found = cell.load(Ordering::Relaxed);
+        if found > wanted {
+            return Ok(None);
+        }
+        if found < wanted {
+            for at in GENERATION + 1..BLOCK {
+                self.shared.cell(block + at).store(0, Ordering::Relaxed);
+            }
+            cell.store(wanted, Ordering::Release);
+        }
+        Ok(Some(block))
+    }
+
+    /// Counts a request; false if it was not, as its series is gone.
+    pub fn record(&self, series: Handle, request: &Request) -> Result<bool, Fault> {
+        if request.outcome >= OUTCOMES || request.lane >= LANES || request.status > 599 {
+            return Err(Fault::Value(format!(
+                "status {}, outcome {}, lane {}: at most 599, {}, {}",
+                request.status,
+                request.outcome,
+                request.lane,
+                OUTCOMES - 1,
+                LANES - 1
+            )));
+        }
+        let Some(block) = self.enter(series)? else { return Ok(false) };
+        let class = usize::from(request.status / 100);
+        let cell = |at| self.shared.cell(block + at);
+        add(cell(REQUESTS + class * OUTCOMES + request.outcome), 1);
+        add(cell(LANE + request.lane), 1);
+        for (i, &n) in request.sums.iter().enumerate() {
+            add(cell(SUM + i), n.max(0) as u64);
+        }
+        if request.sums[0] >= 0 || request.sums[1] >= 0 {
+            add(cell(METERED), 1);
+        }
+        for (i, &time_s) in request.times_s.iter().enumerate() {
+            histogram::observe(&self.shared, block + histogram_at(i), HISTOGRAMS[i].1, time_s);
+        }
+        Ok(true)
+    }
+
+    /// The cells of the writer's histogram of gaps: counts, then the sum as a double.
+    pub fn itl_cells(&self, series: Handle) -> Result<&[AtomicU64], Fault> {
+        match self.enter(series)? {
+            Some(block) => {
+                let at = block + histogram_at(ITL);
+                Ok(self.shared.cells(at, histogram::cells(HISTOGRAMS[ITL].1)))
+            }
+            None => Err(Fault::Value(format!("series {} is gone", series.pack()))),
+        }
+    }
+
+    /// Sums over all workers there ever were.
+    pub fn snapshot(&self, series: Handle) -> Snapshot {
+        let mut counts = vec![0u64; TIMES];
+        let mut histograms: Vec<_> = HISTOGRAMS.iter().map(|(_, b)| Histogram::new(b)).collect();
+        for row in 0..self.shared.rows() {
+            let block = self.block(row, series);
+            let found = self.shared.cell(block + GENERATION).load(Ordering::Acquire);
+            if found != u64::from(series.generation) {
+                continue;
+            }
+            for (at, count) in counts.iter_mut().enumerate() {
+                *count += self.shared.cell(block + at).load(Ordering::Relaxed);
+            }
+            for (i, histogram) in histograms.iter_mut().enumerate() {
+                histogram.take(&self.shared, block + histogram_at(i));
+            }
+        }
+        let nonzero = (0..CLASSES * OUTCOMES).filter(|i| counts[REQUESTS + i] > 0);
+        Snapshot {
+            requests: nonzero.map(|i| (i / OUTCOMES, i % OUTCOMES, counts[REQUESTS + i])).collect(),
+            lanes: std::array::from_fn(|i| counts[LANE + i]),
+            sums: std::array::from_fn(|i| counts[SUM + i]),
+            metered: counts[METERED],
+            histograms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: Request = Request {
+        status: 200,
+        outcome: 3,
+        lane: 1,
+        times_s: [1.5, 0.2, f64::NAN],
+        sums: [100, 20, -1, 21, 900, 5000],
+    };
+
+    #[test]
+    fn workers_add_up_and_outlive_themselves() {
+        let a = Stats::open(2, 3, None).unwrap();
+        let b = Stats::open(2, 3, Some(a.shared.fd())).unwrap();
+        let series = a.add_series().unwrap();
+        assert_eq!(a.record(series, &REQUEST), Err(Fault::Unbound));
+        a.shared.bind(0).unwrap();
+        b.shared.bind(1).unwrap();
+        for stats in [&a, &b, &b] {
+            assert_eq!(stats.record(series, &REQUEST), Ok(true));
+        }
+        b.shared.retire(0).unwrap();
+        assert_eq!(a.record(series, &REQUEST), Ok(false));
+        let snapshot = b.snapshot(series);
+        assert_eq!(snapshot.requests, [(2, 3, 3)]);
+        assert_eq!((snapshot.lanes, snapshot.metered), ([0, 3], 3));
+        assert_eq!(snapshot.sums, [300, 60, 0, 63, 2700, 15000]);
+        let sums: Vec<_> = snapshot.histograms.iter().map(|h| h.sum_s).collect();
+        assert!((sums[0] - 4.5).abs() < 1e-9 && (sums[1] - 0.6).abs() < 1e-9);
+        assert_eq!(snapshot.histograms[2].counts.iter().sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn a_series_starts_from_zero_in_a_used_slot() {
+        let stats = Stats::open(1, 1, None).unwrap();
+        stats.shared.bind(0).unwrap();
+        let old = stats.add_series().unwrap();
+        stats.record(old, &REQUEST).unwrap();
+        stats.itl_cells(old).unwrap()[2].store(9, Ordering::Relaxed);
+        assert_eq!(stats.snapshot(old).histograms[ITL].counts[2], 9);
+        assert!(stats.add_series().is_err() && stats.remove_series(old));
+        let new = stats.add_series().unwrap();
+        assert_eq!(stats.snapshot(new).requests, []);
+        stats.record(new, &REQUEST).unwrap();
+        assert_eq!(stats.record(old, &REQUEST), Ok(false));
+        assert!(stats.itl_cells(old).is_err());
+        let snapshot = stats.snapshot(new);
+        assert_eq!((snapshot.requests, snapshot.histograms[ITL].counts[2]), (vec![(2, 3, 1)], 0));
+    }
+
+    #[test]
+    fn what_has_no_cell_is_refused() {
+        let stats = Stats::open(1, 1, None).unwrap();
+        stats.shared.bind(0).unwrap();
+        let series = stats.add_series().unwrap();
+        for request in [
+            Request { outcome: OUTCOMES, ..REQUEST },
+            Request { lane: LANES, ..REQUEST },
+            Request { status: 600, ..REQUEST },
+        ] {
+            assert!(matches!(stats.record(series, &request), Err(Fault::Value(_))));
+        }
+        stats.record(series, &Request { status: 0, outcome: OUTCOMES - 1, ..REQUEST }).unwrap();
+        stats.record(series, &Request { status: 599, ..REQUEST }).unwrap();
+        assert_eq!(stats.snapshot(series).requests, [(0, OUTCOMES - 1, 1), (5, 3, 1)]);
+    }
+}
