@@ -434,10 +434,19 @@ cdef class Client(Sink):
         if self.state == S_HEAD:
             self.transport.close()
 
+    @property
+    def busy(self):
+        """A request is being read or answered."""
+        return self.state != S_CLOSED and (self.state != S_HEAD or self.pending != b"")
+
     def kill(self):
-        """The end of a drain: the connection goes, whatever runs on it."""
-        if self.transport is not None:
-            self.transport.abort()
+        """The end of a drain: what runs is ended as well as its state allows, then the connection goes."""
+        cdef Leg leg = self.leg
+        self.closing_ = True
+        if leg is not None:
+            leg.fail("shutdown", "the gateway is stopping")
+        if self.transport is not None and self.state != S_CLOSED and self.state != S_LINGER:
+            self.transport.close()
 
     # ---- what a Leg calls ----
 

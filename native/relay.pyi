@@ -1,0 +1,240 @@
+"""The typed contract of `native.relay` (Cython). Names and units: see the docstrings of the module."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+__version__: str
+TICK_S: float
+STREAM: int
+REPLIED: int
+
+class Gate(Protocol):
+    """What the relay calls, on the event loop. Faults it raises are logged and answered with a 500."""
+
+    def head(self, client: Client, request: Request) -> int:
+        """A body is still to come: the largest to buffer in bytes (0 = any), STREAM or REPLIED."""
+    def request(self, client: Client, request: Request) -> None:
+        """Answer it: client.reply(), a started Leg, or client.run_asgi()."""
+    def refuse(
+        self, client: Client, request: Request, status: int, code: str, message: str
+    ) -> None:
+        """The relay refuses what it read: answer with client.reply(..., close=True)."""
+    def abandoned(self, client: Client, request: Request) -> None:
+        """The client left while its body was read, or before anything was started for it."""
+
+class Owner(Protocol):
+    """Whoever started a Leg."""
+
+    def leg_head(self, leg: Leg) -> bool:
+        """Only for the plan's hook statuses: True relays the reply, False discards it."""
+    def leg_done(self, leg: Leg) -> None:
+        """Exactly once. `leg.relayed` False: nothing has gone to the client, answer or try again."""
+
+class Limits:
+    header_bytes: int
+    header_count: int
+    header_timeout_s: float
+    body_timeout_s: float
+    keepalive_timeout_s: float
+    send_timeout_s: float
+    keepalive_requests: int
+    def __init__(
+        self,
+        *,
+        header_bytes: int = ...,
+        header_count: int = ...,
+        header_timeout_s: float = ...,
+        body_timeout_s: float = ...,
+        keepalive_timeout_s: float = ...,
+        send_timeout_s: float = ...,
+        keepalive_requests: int = ...,
+    ) -> None: ...
+
+class Budget:
+    limit: int
+    @property
+    def used(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+
+body_budget: Budget
+
+class Request:
+    method: bytes
+    target: bytes
+    path: bytes
+    query: bytes | None
+    version: int
+    content_length: int
+    chunked: bool
+    keep_alive: bool
+    expects: bool
+    upgrade: bool
+    head_bytes: int
+    field_count: int
+    t_head: float
+    t0: float
+    body: bytes | None
+    context: Any
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+    def get(self, name: bytes, default: Any = None) -> bytes | None: ...
+    def has_prefix(self, prefix: bytes) -> bool: ...
+
+class Sink:
+    listener: Any
+    peer: str
+    local: str
+    tls: bool
+    requests: int
+
+class Client(Sink):
+    def __init__(self, gate: Any, app: Any, listener: Any, registry: set[Client]) -> None: ...
+    @property
+    def closing(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    def reply(
+        self,
+        request: Request,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        close: bool = False,
+    ) -> None: ...
+    def run_asgi(self, request: Request) -> None: ...
+    def shutdown(self) -> None: ...
+    def kill(self) -> None: ...
+
+class AsgiClient(Sink):
+    def __init__(
+        self, scope: Any, receive: Any, send: Any, gate: Any, listener: Any
+    ) -> None: ...
+    @property
+    def closing(self) -> bool: ...
+    async def run(self) -> None: ...
+    def reply(
+        self,
+        request: Request,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        close: bool = False,
+    ) -> None: ...
+    def run_asgi(self, request: Request) -> None: ...
+
+class Pool:
+    def __init__(
+        self,
+        *,
+        host: str = "",
+        port: int = 0,
+        unix_path: str = "",
+        ssl: Any = None,
+        server_hostname: str | None = None,
+        max_idle: int = 256,
+        idle_s: float = 4.0,
+        max_requests: int = 0,
+    ) -> None: ...
+    max_idle: int
+    idle_s: float
+    max_requests: int
+    active: int
+    opened: int
+    reused: int
+    connect_errors: int
+    closed: bool
+    @property
+    def idle(self) -> int: ...
+    def close(self) -> None: ...
+
+class RequestPlan:
+    def __init__(self, drop: Iterable[bytes] = ()) -> None: ...
+
+class ReplyPlan:
+    def __init__(
+        self,
+        hide: Iterable[bytes] = (),
+        *,
+        passed: Iterable[bytes] = (),
+        connect_s: float = 5.0,
+        send_s: float = 60.0,
+        first_byte_s: float = 600.0,
+        read_s: float = 60.0,
+        total_s: float = 0.0,
+        hook_statuses: Iterable[int] = (),
+        itl: Any = None,
+        itl_bounds: Sequence[float] = (),
+        collect_max: int = ...,
+    ) -> None: ...
+
+class Edits:
+    def __init__(
+        self, model_from: bytes = b"", model_to: bytes = b"", drop_usage: bool = False
+    ) -> None: ...
+    def model(self, text: bytes) -> bytes: ...
+    def event(self, text: bytes) -> bytes: ...
+    def json(self, body: bytes) -> bytes: ...
+
+class Leg:
+    request: Request
+    target: bytes
+    host: bytes
+    extra: bytes
+    body: bytes | None
+    reply_extra: bytes
+    edits: Edits | None
+    status: int
+    error: str | None
+    detail: str
+    relayed: bool
+    unsent: bool
+    reused: bool
+    sse: bool
+    content_type: bytes | None
+    reply_headers: list[tuple[bytes, bytes]] | None
+    t_start: float
+    t_connected: float
+    t_sent: float
+    t_head: float
+    t_end: float
+    bytes_sent: int
+    bytes_received: int
+    bytes_to_client: int
+    def __init__(
+        self,
+        sink: Sink,
+        request: Request,
+        pool: Pool,
+        request_plan: RequestPlan,
+        reply_plan: ReplyPlan,
+        owner: Any,
+    ) -> None: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def t_first(self) -> float: ...
+    @property
+    def t_last(self) -> float: ...
+    @property
+    def itl_max(self) -> float: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def done_seen(self) -> bool: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def reply_id(self) -> bytes: ...
+    def start(self) -> None: ...
+    def cancel(self, why: str = "cancelled") -> None: ...
+
+def serve_protocol(
+    gate: Any, app: Any, listener: Any, registry: set[Client] | None = None
+) -> Callable[[], Client]: ...
