@@ -1,7 +1,8 @@
 """The server of one worker: its listening sockets, its life from start to drained.
 
-uvicorn's Server runs the lifespan and the main loop; connections are the relay's. What it must never do:
-close a listener before readiness has said 503, or drop an exchange that still had time to finish.
+uvicorn's Server runs the lifespan and the main loop; connections are the relay's. What it must
+never do: close a listener before readiness has said 503, or drop an exchange that still had time
+to finish.
 The names of uvicorn used here are held by tests/gateway/test_uvicorn_contract.py.
 """
 
@@ -130,7 +131,8 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="none",
-                http=relay.Client,  # made per listener in startup(), never by uvicorn
+                # Made per listener in startup(), never by uvicorn.
+                http=relay.Client,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 interface="asgi3",
@@ -157,7 +159,7 @@ class Server(uvicorn.Server):
             sock = listener.sock or listener.bind()
             create = loop.create_unix_server if listener.unix_path else loop.create_server
             self.servers.append(
-                await create(  # type: ignore[operator]
+                await create(
                     factory, sock=sock, ssl=listener.ssl_context, backlog=listener.backlog
                 )
             )
@@ -174,9 +176,8 @@ class Server(uvicorn.Server):
         if self.graceful:
             for connection in list(self.connections):
                 connection.shutdown()
-            await self._until(
-                lambda: self.force_exit or not self.connections, self.drain.timeout_s or float("inf")
-            )
+            limit_s = self.drain.timeout_s or float("inf")
+            await self._until(lambda: self.force_exit or not self.connections, limit_s)
         for connection in list(self.connections):
             connection.kill()
         # What was cut off still gets its last bytes and its access line.

@@ -10,12 +10,13 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 VERSION = "0.1.0"
 
 
 def _load(name: str) -> ModuleType:
-    """The extension `native.<name>`, of this version; ImportError says which file, interpreter, command."""
+    """The extension `native.<name>`; ImportError says which file, interpreter and command."""
     wanted = f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     hint = "hint: run `make build` in a source tree, or install a wheel for this interpreter"
     try:
@@ -36,7 +37,11 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-_core = _load("_core")
-relay = _load("relay")
+if TYPE_CHECKING:
+    from native import _core as _core
+    from native import relay as relay
+else:
+    _core = _load("_core")
+    relay = _load("relay")
 
 __all__ = ["VERSION", "_core", "relay"]

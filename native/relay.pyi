@@ -1,5 +1,6 @@
-"""The typed contract of `native.relay` (Cython). Names and units: see the docstrings of the module."""
+"""The typed contract of `native.relay` (Cython); times are monotonic seconds, sizes bytes."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ STREAM: int
 REPLIED: int
 
 class Gate(Protocol):
-    """What the relay calls, on the event loop. Faults it raises are logged and answered with a 500."""
+    """What the relay calls, on the event loop. What it raises is logged and answered with 500."""
 
     def head(self, client: Client, request: Request) -> int:
         """A body is still to come: the largest to buffer in bytes (0 = any), STREAM or REPLIED."""
@@ -28,7 +29,7 @@ class Owner(Protocol):
     def leg_head(self, leg: Leg) -> bool:
         """Only for the plan's hook statuses: True relays the reply, False discards it."""
     def leg_done(self, leg: Leg) -> None:
-        """Exactly once. `leg.relayed` False: nothing has gone to the client, answer or try again."""
+        """Exactly once. `leg.relayed` False: the client has had nothing, answer or try again."""
 
 class Limits:
     header_bytes: int
@@ -237,4 +238,4 @@ class Leg:
 
 def serve_protocol(
     gate: Any, app: Any, listener: Any, registry: set[Client] | None = None
-) -> Callable[[], Client]: ...
+) -> Callable[[], asyncio.BaseProtocol]: ...
