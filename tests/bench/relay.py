@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""What it costs to pass a request and a token on: kvgate's two lanes, nginx and vllm-router side by
+side.
+
+`relay.py --json -` prints one JSON line; a table goes to stderr. In every round all proxies are up,
+and each scenario runs on one after another, in an order that rotates from round to round; figures
+are medians over the rounds. Cost is CPU time of the proxy's own processes, never wall time, so
+threads do not flatter.
+
+Scenarios: `small`, a fixed number of kept-alive connections that ask again at once
+(per_request_us); `paced`, the same at a fixed rate, where each request also pays for a wake-up
+(per_request_paced_us); `streams`, 200 streams with 20 ms between chunks: first a window in which
+nothing but chunks passes (per_chunk_us), then short streams beside them for TTFT; `idle`, memory
+per open stream that says nothing; `hold`, 2 000 streams at one chunk a second, kvgate only.
+Processes are not pinned unless `--pin` says so: each proxy then has one core, the load and the
+engines the rest, and vllm-router runs one thread in place of one per core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import proc
+import proxies
+import report
+from report import DIRECT, Run
+
+HERE = Path(__file__).parent
+LOAD_S = 180.0  # a scenario that takes longer is stuck
+AGAINST = ("nginx", "vllm_router")
+# scenario -> arguments of load.py, and those of --quick in their place
+SCENARIOS: dict[str, tuple[str, str]] = {
+    "idle": ("idle --streams 1000 --warm 1", "idle --streams 200 --warm 0.2"),
+    "small": ("small --rate 0 --seconds 4", "small --rate 0 --seconds 1 --warm 0.3"),
+    "paced": ("small --rate 1000 --seconds 4", "small --rate 1000 --seconds 1 --warm 0.3"),
+    "streams": (
+        "streams --seconds 4 --probes 200 --probe-seconds 5",
+        "streams --seconds 1 --probes 200 --probe-seconds 1 --warm 0.3",
+    ),
+    "hold": (
+        "streams --streams 2000 --interval 1000 --seconds 10",
+        "streams --streams 2000 --interval 1000 --seconds 3",
+    ),
+}
+
+
+class Bench:
+    """The engines, the options, and the runs so far."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+        self.args = args
+        self.folder = folder
+        self.runs: list[Run] = []
+        everywhere = os.sched_getaffinity(0)
+        self.load_cores, self.proxy_cores = proc.cores() if args.pin else (everywhere, everywhere)
+        os.sched_setaffinity(0, self.load_cores)  # inherited by the engines and the load generator
+        self.conf = args.config.read_text() if args.config else proxies.KVGATE_CONF
+        command = [sys.executable, str(HERE / "upstream.py"), "--ports", "2"]
+        engines = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        stack.callback(proxies.stop, engines)
+        assert engines.stdout is not None
+        ports = json.loads(engines.stdout.readline())["ports"]
+        self.engines: tuple[int, int] = (ports[0], ports[1])
+        self.engines_pid = engines.pid
+
+    def start(self, name: str, turn: int) -> proxies.Proxy:
+        folder = self.folder / f"{turn}-{name}"
+        folder.mkdir()
+        site = proxies.Site(folder, proxies.free_port(), self.engines, self.conf)
+        return proxies.start(name, site, self.proxy_cores)
+
+    def load(self, turn: int, name: str, scenario: str, running: dict[str, proxies.Proxy]) -> None:
+        """Run a scenario on one proxy, or on the engines themselves."""
+        say(f"round {turn + 1}/{self.args.rounds}: {scenario} on {name}")
+        if name == DIRECT:
+            ports, pids = list(self.engines), [self.engines_pid]
+        else:
+            ports, pids = [running[name].port], running[name].pids()
+        words = SCENARIOS[scenario][self.args.quick].split()
+        where = ["--to", ",".join(map(str, ports)), "--pids", ",".join(map(str, pids))]
+        command = [sys.executable, str(HERE / "load.py"), *words, *where]
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=LOAD_S, check=False)
+        if done.returncode:
+            log = running[name].log if name in running else "none"
+            raise RuntimeError(f"{scenario} on {name}: load.py failed (log of the proxy: {log})")
+        found: dict[str, Any] = json.loads(done.stdout)
+        if "--streams" in words:
+            found["wanted"] = int(words[words.index("--streams") + 1])
+        self.runs.append(Run(turn, name, scenario, found))
+
+    def round(self, turn: int) -> None:
+        names = self.args.proxies
+        with ExitStack() as stack:
+            running: dict[str, proxies.Proxy] = {}
+            for name in names:
+                running[name] = self.start(name, turn)
+                stack.callback(running[name].stop)
+            for shift, scenario in enumerate(self.args.scenarios):
+                if scenario == "hold":
+                    if turn == 0:
+                        for name in [name for name in names if name in report.OURS]:
+                            self.load(turn, name, scenario, running)
+                    continue
+                order = [*names, DIRECT] if scenario in ("paced", "streams") else list(names)
+                first = (turn + shift) % len(order)
+                for name in order[first:] + order[:first]:
+                    self.load(turn, name, scenario, running)
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def busy_s() -> tuple[float, float]:
+    """(CPU s that this machine was busy, CPU s stolen by its host) since it started."""
+    ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _idle, _wait, irq, softirq, steal = ticks
+    hertz = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / hertz, steal / hertz
+
+
+def own_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model n")), "?")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    cores = os.cpu_count()
+    return {"cpu": model, "cores": cores, "memory_gib": memory, "kernel": platform.release()}
+
+
+def versions(names: list[str]) -> dict[str, str]:
+    found = {"python": platform.python_version(), "uvloop": version("uvloop")}
+    if any(name in report.OURS for name in names):
+        git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+        found["kvgate"] = f"{version('kvgate')} {commit}".strip()
+    if "nginx" in names:
+        binary = proxies.nginx_binary()
+        shown = subprocess.run([binary, "-v"], capture_output=True, text=True, check=False)
+        found["nginx"] = shown.stderr.strip().rpartition("/")[2]
+    if any(name.startswith("vllm_router") for name in names):
+        found["vllm_router"] = proxies.VLLM_ROUTER
+    return found
+
+
+def names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="PATH", help="where the JSON line goes; - is stdout")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: does it work at all?"
+    )
+    parser.add_argument("--only", type=names, help="measure these proxies and no others")
+    parser.add_argument("--against", type=names, default=list(AGAINST), help="beside our two lanes")
+    parser.add_argument("--scenarios", type=names, default=list(SCENARIOS))
+    parser.add_argument(
+        "--config", type=Path, help="kvgate configuration; @PORT@ @A@ @B@ @DIR@ @EXPRESS@"
+    )
+    parser.add_argument("--extra", action="append", default=[], help="NAME=COMMAND: one more proxy")
+    parser.add_argument(
+        "--pin", action="store_true", help="one core for the proxy, the rest for the load"
+    )
+    args = parser.parse_args()
+    extra = [proxies.add_command(text) for text in args.extra]
+    args.proxies = (args.only or [*report.OURS, *args.against]) + extra
+    for kind, asked, known in (
+        ("proxy", args.proxies, proxies.COMMANDS),
+        ("scenario", args.scenarios, SCENARIOS),
+    ):
+        for name in asked:
+            if name not in known:
+                parser.error(f'unknown {kind} "{name}" (there are: {", ".join(known)})')
+    if args.quick:
+        args.rounds = 1
+    return args
+
+
+def main() -> int:
+    args = options()
+    proc.raise_file_limit()
+    began, (busy, stolen) = time.monotonic(), busy_s()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgate-bench-")))
+        bench = Bench(args, folder, stack)
+        for turn in range(args.rounds):
+            bench.round(turn)
+    line = report.summary(bench.runs)
+    seconds = (time.monotonic() - began) * (os.cpu_count() or 1)
+    busy_now, stolen_now = busy_s()
+    line["noise"]["others_cpu_share"] = round(max(0.0, busy_now - busy - own_s()) / seconds, 3)
+    line["noise"]["stolen_cpu_share"] = round((stolen_now - stolen) / seconds, 3)
+    line |= {"machine": machine(), "versions": versions(args.proxies)}
+    line |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "pinned": args.pin}
+    print(report.table(line), file=sys.stderr)
+    print(f"noise: {line['noise']}", file=sys.stderr)
+    if args.json:
+        with open(1 if args.json == "-" else args.json, "w") as out:
+            print(json.dumps(line), file=out)
+    return 1 if line["errors"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
