@@ -32,7 +32,7 @@ DIRECTIVES = (
         "be at "
         "least twice this. nginx has it in `events` only; here the top level will do.",
         wrong="Too low: clients wait in the listen queue although engines are idle.",
-        example="events { worker_connections 16384; }",
+        example="worker_connections 16384;",
         see=("worker_processes",),
     ),
     Directive(
@@ -109,7 +109,7 @@ DIRECTIVES = (
         ("main",),
         block=True,
         doc="Holds upstreams, servers and the settings they share.",
-        example="http { upstream a { ... } server { ... } }",
+        example="http { include upstreams/*.conf; server { listen 80; return 404; } }",
         see=("upstream", "server"),
     ),
     Directive(

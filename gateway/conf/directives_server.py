@@ -199,7 +199,7 @@ DIRECTIVES = (
         wrong="A TCP address without a token is refused, 127.0.0.1 too: every local process and "
         "every page in "
         "a local browser reaches it.",
-        example="server { listen unix:/run/kvgate/admin.sock; location / { admin; } }",
+        example="admin;",
         see=("admin_token", "metrics"),
     ),
     Directive(
@@ -215,7 +215,7 @@ DIRECTIVES = (
         "metrics",
         ("location",),
         doc="Serves the gateway's metrics in the Prometheus format, read-only.",
-        example="server { listen 127.0.0.1:9464; location = /metrics { metrics; } }",
+        example="metrics;",
         see=("admin",),
     ),
 )

@@ -158,7 +158,7 @@ DIRECTIVES = (
         "Requests of "
         "clients keep their own Authorization header.",
         wrong="Meant to give clients access: it does not; see proxy_set_header.",
-        example="api_key file:secrets/engine.key;",
+        example="api_key env:KVGATE_ENGINE_KEY;",
         see=("admin_token", "proxy_set_header"),
     ),
 )

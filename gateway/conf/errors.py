@@ -111,7 +111,13 @@ class Report:
 
     def all(self) -> tuple[ConfigError, ...]:
         """Every mistake, in the order of the files; says so where some were dropped."""
-        found = list(self.found)
+        order: dict[tuple[str, tuple[Place, ...]], int] = {}
+        for error in self.found:
+            order.setdefault((error.place.file, error.chain), len(order))
+        found = sorted(
+            self.found,
+            key=lambda e: (order[e.place.file, e.chain], e.place.line, e.place.column),
+        )
         if self.dropped:
             file = found[-1].place.file
             message = f"{self.dropped} more errors are not shown"

@@ -70,7 +70,7 @@ def names(server: Node, report: Report) -> tuple[str, ...]:
                 report.warn(token, f"server name {quoted(name)} is repeated")
             elif _name_is_good(name, token.text, report, node, len(found)):
                 found.append(name)
-    return tuple(found)
+    return () if found == [""] else tuple(found)  # no name and the empty name are one
 
 
 def _name_is_good(name: str, written: str, report: Report, node: Node, index: int) -> bool:

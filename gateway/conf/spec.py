@@ -117,7 +117,7 @@ def _unit(arg: Arg) -> str:
         return "time (ms, s, m, h, d; a plain number is seconds)"
     if arg.kind == "size":
         return "size (k, m, g; a plain number is bytes)"
-    if arg.kind == "int" and arg.high is not None:
+    if arg.kind == "int" and arg.high is not None and arg.high > arg.low:
         return f"{arg.low:.0f} to {arg.high:.0f}"
     return ""
 
