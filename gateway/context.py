@@ -1,7 +1,7 @@
 """One request's state: a slot per phase, written once by its phase and read by later ones.
 
-Invariant: nothing is added on the fly. The relay's objects are kept as they are (bytes, not copies), so
-building a context costs one allocation. Times are monotonic seconds, as the relay's.
+Invariant: nothing is added on the fly. The relay's objects are kept as they are (bytes, not
+copies), so building a context costs one allocation. Times are monotonic seconds, as the relay's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.engines import Engine, Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
-    from native import Scan
+    from native._core import Scan
     from native.relay import Client, Edits, Leg, Request
 
 
@@ -37,6 +37,7 @@ class Context:
         "engine",
         "error",
         "group",
+        "inside",
         "lane",
         "leg",
         "model",
@@ -53,6 +54,19 @@ class Context:
         "termination",
     )
 
+    client: Client
+    request: Request
+    plan: Plan
+    path: bytes
+    request_id: str
+    lane: str
+    leg: Leg | None
+    status: int
+    bytes_sent: int
+    t_end: float
+    termination: str
+    model: str
+
     def __init__(
         self, client: Client, request: Request, plan: Plan, path: bytes, request_id: str
     ) -> None:
@@ -63,6 +77,7 @@ class Context:
         self.path = path  # the plain form
         self.request_id = request_id  # made here; the client's own is only echoed
         self.lane = "express"  # or "starlette"
+        self.inside = False  # it holds a place of the worker's
         # route
         self.scan: Scan | None = None
         self.model = ""  # as the client named it
@@ -75,7 +90,7 @@ class Context:
         self.pinned: Engine | None = None  # the only engine that can answer
         self.engine: Engine | None = None
         # decode
-        self.leg: Leg | None = None
+        self.leg = None
         self.attempts: tuple[Attempt, ...] = ()  # legs that ended, in order
         # record
         self.status = 0

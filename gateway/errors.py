@@ -15,9 +15,9 @@
         ├── NoEngine 503, EngineStarting 503
         └── UpstreamTimeout 504
 
-Invariant: a `code` is stable, names one class, has a section in `docs/errors.md`, and is the same word in
-the reply, the log line and the metric's label. Errors that an engine makes are never rendered here: they
-pass unchanged.
+Invariant: a `code` is stable, names one class, has a section in `docs/errors.md`, and is the same
+word in the reply, the log line and the metric's label. Errors that an engine makes are never
+rendered here: they pass unchanged.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ JSON = (b"content-type", b"application/json")
 class GatewayError(Exception):
     """Base: an answer that the gateway makes itself.
 
-    `template` is filled with the keyword arguments of the constructor; `hint` is for the operator and goes
-    to the docs and the error log, `param` names the request's field at fault (OpenAI's `error.param`).
+    `template` is filled with the keyword arguments of the constructor; `hint` is for the operator
+    and goes to the docs and the error log, `param` names the request's field at fault (OpenAI's
+    `error.param`).
     """
 
     code: ClassVar[str] = ""
@@ -121,7 +122,9 @@ class ModelNotFound(ClientError):
     code = "model_not_found"
     status = 404
     template = "The model `{model}` does not exist or is not served here"
-    hint = "`GET /v1/models` lists the names; `model` and `model_alias` in the upstream declare them"
+    hint = (
+        "`GET /v1/models` lists the names; `model` and `model_alias` in the upstream declare them"
+    )
 
 
 class MethodNotAllowed(ClientError):
@@ -232,8 +235,8 @@ class UpstreamLost(UpstreamError):
     status = 502
     template = "The engine of `{upstream}` closed the connection before its reply was complete"
     hint = (
-        "the engine died or was restarted; the request may have run there, so it is sent again only "
-        "with `proxy_next_upstream … non_idempotent`; in a stream this is the code of the last event"
+        "the engine died or was restarted; the request may have run there, so it is sent again "
+        "only with `proxy_next_upstream … non_idempotent`; a stream's last event has this code"
     )
 
 
@@ -281,46 +284,3 @@ def _walk(cls: type[GatewayError]) -> Iterator[type[GatewayError]]:
 def all_errors() -> tuple[type[GatewayError], ...]:
     """Every class with a code, in the order of the tree."""
     return tuple(_walk(GatewayError))
-
-
-# What the relay's parser finds, by status; the message is the relay's.
-PROTOCOL: dict[int, type[GatewayError]] = {
-    400: BadRequest,
-    408: RequestTimeout,
-    413: BodyTooLarge,
-    414: UriTooLong,
-    417: ExpectationFailed,
-    431: HeaderTooLarge,
-    501: NotImplementedHere,
-    503: Overloaded,
-    505: VersionNotSupported,
-}
-
-
-def from_protocol(status: int, message: str) -> GatewayError:
-    """The error for a fault that the relay found in a client's bytes. Unknown statuses become 400."""
-    return PROTOCOL.get(status, BadRequest)(what=message)
-
-
-_TIMEOUTS = {
-    "connect_timeout": "connecting",
-    "send_timeout": "sending the request",
-    "first_byte_timeout": "waiting for the first byte",
-    "read_timeout": "between two reads",
-    "total_timeout": "total time",
-}
-
-
-def from_leg(error: str, upstream: str) -> GatewayError:
-    """The answer for a leg that failed before a byte of its reply went out.
-
-    `error` is the relay's word. Connection failures are 502, time-outs 504.
-    """
-    if error == "connect":
-        return ConnectFailed(upstream=upstream)
-    if error in _TIMEOUTS:
-        return UpstreamTimeout(upstream=upstream, what=_TIMEOUTS[error])
-    if error == "bad_reply":
-        return BadReply(upstream=upstream)
-    return UpstreamLost(upstream=upstream)
-

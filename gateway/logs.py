@@ -1,7 +1,7 @@
 """The error log and the access logs: one line each, written off the event loop, bounded.
 
-Invariants: a full disk or a blocked pipe costs log lines, never requests; what is dropped is counted; no
-header value, token or prompt is ever put into the error log.
+Invariants: a full disk or a blocked pipe costs log lines, never requests; what is dropped is
+counted; no header value, token or prompt is ever put into the error log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ log = logging.getLogger("kvgate")
 
 
 class _OneLine(logging.Formatter):
-    """`2026/01/31 12:00:00 [error] 4711#0: message`, as nginx; further lines are folded into the first."""
+    """`2026/01/31 12:00:00 [error] 4711#0: message`, as nginx; further lines are folded into the
+    first.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))

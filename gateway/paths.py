@@ -1,8 +1,8 @@
 """What a request's path names, once written plainly; and which paths are an engine's inference API.
 
-Invariant: matching and the gate against engine-control paths look at the plain form only, and what is
-forwarded is what the client sent. The plain form is what a server behind us would see at most: percent
-signs decoded once, fragments cut, slashes merged, dot segments resolved.
+Invariant: matching and the gate against engine-control paths look at the plain form only, and
+what is forwarded is what the client sent. The plain form is what a server behind us would see at
+most: percent signs decoded once, fragments cut, slashes merged, dot segments resolved.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _origin_form(path: bytes) -> bytes:
 
 
 def _clean(path: bytes) -> bool:
-    return path.isascii() and path.decode("ascii").isprintable() or not any(
+    return (path.isascii() and path.decode("ascii").isprintable()) or not any(
         byte < 0x20 or byte == 0x7F for byte in path
     )
 

@@ -1,7 +1,8 @@
 """The value of every variable, read from a request's context: nginx's names, and ours.
 
-Each function returns text (bytes read as latin-1) or None for "no value". They run after the request has
-ended (access log) or before its reply began (headers), so each must cope with slots that are not written.
+Each function returns text (bytes read as latin-1) or None for "no value". They run after the
+request has ended (access log) or before its reply began (headers), so each must cope with slots
+that are not written.
 """
 
 from __future__ import annotations
@@ -250,9 +251,7 @@ TABLE: dict[str, Getter] = {
     "upstream_by_model": lambda c: c.group.name if c.group is not None else None,
     "upstream_addr": _upstream_addr,
     "upstream_status": _upstream_status,
-    "upstream_connect_time": lambda c: _tried(
-        c, lambda a: _span(a.leg.t_start, a.leg.t_connected)
-    ),
+    "upstream_connect_time": lambda c: _tried(c, lambda a: _span(a.leg.t_start, a.leg.t_connected)),
     "upstream_header_time": lambda c: _tried(c, lambda a: _span(a.leg.t_start, a.leg.t_head)),
     "upstream_response_time": lambda c: _tried(c, lambda a: _span(a.leg.t_start, a.leg.t_end)),
     "upstream_bytes_sent": lambda c: _tried(c, lambda a: str(a.leg.bytes_sent)),

@@ -1,8 +1,9 @@
-"""Variables (`$name`) of log formats and headers, compiled once per configuration into plain functions.
+"""Variables (`$name`) of log formats and headers, compiled once per configuration into plain
+functions.
 
-Invariant: what goes into a header can hold no CR, LF or NUL, and what goes into a log line cannot end it.
-A variable that has no value is "-" in a log line (nothing with `escape=json`) and "" in a header, as in
-nginx; `$upstream_*` list every engine that was tried, separated by ", ".
+Invariant: what goes into a header can hold no CR, LF or NUL, and what goes into a log line cannot
+end it. A variable that has no value is "-" in a log line (nothing with `escape=json`) and "" in a
+header, as in nginx; `$upstream_*` list every engine that was tried, separated by ", ".
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def header_safe(text: str) -> str:
 
 
 def compile_log(template: Template, escape: str) -> Callable[[Context], str]:
-    """A log format as a function from context to one line without its end. `escape`: default, json, none."""
+    """A log format as a function from context to one line without its end. `escape`: default,
+    json, none.
+    """
     form, getters = _form(template)
     if escape == "json":
         return lambda ctx: form % tuple([_json(get(ctx)) for get in getters])

@@ -14,7 +14,12 @@ from gateway.variables import compile_header, compile_log, compile_text, getter,
 
 class FakeRequest:
     def __init__(self, headers: dict[bytes, bytes] | None = None, **over: object) -> None:
-        self.method, self.target, self.path, self.query = b"POST", b"/v1/x?a=1&b=%0a", b"/v1/x", b"a=1&b=%0a"
+        self.method, self.target, self.path, self.query = (
+            b"POST",
+            b"/v1/x?a=1&b=%0a",
+            b"/v1/x",
+            b"a=1&b=%0a",
+        )
         self.version, self.body, self.content_length, self.head_bytes = 11, b"{}", 2, 100
         self.t_head, self.t0 = 10.0, 10.0
         self._headers = headers or {}
@@ -112,7 +117,9 @@ def test_several_engines_are_listed() -> None:
     )
     ctx.t_end = 11.0
     text = compile_text(
-        template(*[Var(f"upstream_{n}") for n in ("addr", "status", "connect_time")], Var("attempts"))
+        template(
+            *[Var(f"upstream_{n}") for n in ("addr", "status", "connect_time")], Var("attempts")
+        )
     )
     assert text(ctx) == "e:1, e:2502, 200-, 0.1002"
 

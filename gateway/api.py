@@ -1,0 +1,186 @@
+"""The ASGI side: the endpoint table, and the Starlette lane for everything that is proxied.
+
+    /kvgate/health   200 while the process serves           every listener
+    /kvgate/ready    200 or 503 with the reason             every listener
+    /kvgate/status   JSON                                   `admin` locations
+    any path         Prometheus' text format                `metrics` locations
+    any other        the pipeline                           `proxy_pass` locations
+
+Invariants: admin endpoints answer on unix sockets or to the location's token only, and never to
+another site's page; whatever is answered here is recorded once, as everything else is.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import orjson
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway import errors
+from native.relay import AsgiClient
+
+if TYPE_CHECKING:
+    from gateway.pipeline import Pipeline
+    from gateway.plan import Plan
+    from gateway.server import Listener
+    from gateway.status import Status
+
+PLAN = "kvgate.plan"
+CLIENT = "kvgate.client"
+REQUEST = "kvgate.request"
+
+
+class Api:
+    """The handlers. Each checks the plan of the location that the request came to."""
+
+    def __init__(self, pipeline: Pipeline, status: Status, metrics: CollectorRegistry) -> None:
+        self._pipeline = pipeline
+        self._status = status
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/kvgate/health", self.health),
+            Route("/kvgate/ready", self.ready),
+            Route("/kvgate/status", self.status),
+            Route("/{path:path}", Everything(self, self._pipeline)),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        reason = self._status.unready(monotonic())
+        if reason:
+            response = _json({"ready": False, "reason": reason}, 503)
+            response.headers["retry-after"] = "1"
+            return response
+        return _json({"ready": True})
+
+    async def status(self, request: Request) -> Response:
+        plan: Plan = request.scope[PLAN]
+        if plan.kind != "admin":
+            return _error(_nothing(request))
+        refused = admin_refusal(request, plan.location.admin_token)
+        return _json(self._status.document(monotonic())) if refused is None else _error(refused)
+
+    def metrics(self) -> Response:
+        text = generate_latest(self._metrics)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+class Everything:
+    """The catch-all endpoint."""
+
+    def __init__(self, api: Api, pipeline: Pipeline) -> None:
+        self._api = api
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        plan: Plan = scope[PLAN]
+        if plan.kind == "proxy":
+            extensions = scope["extensions"]
+            await self._pipeline.serve(extensions[CLIENT], extensions[REQUEST])
+        elif plan.kind == "metrics" and scope["method"] in ("GET", "HEAD"):
+            await self._api.metrics()(scope, receive, send)
+        else:
+            await _error(_nothing(Request(scope)))(scope, receive, send)
+
+
+class Recorded:
+    """Outermost: ties the request to its plan, records what the endpoints answered themselves."""
+
+    def __init__(self, app: ASGIApp, pipeline: Pipeline) -> None:
+        self._app = app
+        self._pipeline = pipeline
+        self.listener: Listener | None = (
+            None  # what another ASGI server's requests are taken to come to
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = scope.get("extensions", {}).get(REQUEST)
+        if request is None:
+            await self._foreign(scope, receive, send)
+            return
+        exchange = request.context
+        scope[PLAN] = exchange.ctx.plan
+        status = sent = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, counted)
+        exchange.answered(status, sent)
+
+    async def _foreign(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Under another ASGI server: the relay writes through `send`."""
+        assert self.listener is not None
+        front = self.listener.server_ctx
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        raw = scope.get("raw_path") or scope["path"].encode()
+        plan, _ = front.site.find(host, raw)  # type: ignore[attr-defined]
+        if (plan is not None and plan.kind in ("admin", "metrics")) or scope["path"].startswith(
+            "/kvgate/"
+        ):
+            scope[PLAN] = plan or front.nowhere  # type: ignore[attr-defined]
+            await self._app(scope, receive, send)
+        else:
+            await AsgiClient(scope, receive, send, self._pipeline, self.listener).run()
+
+
+def admin_refusal(request: Request, token: str) -> errors.GatewayError | None:
+    """Why an admin request is not served, or None. Pure but for the request."""
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
+    client = request.scope.get("extensions", {}).get(CLIENT)
+    if client is not None and client.listener.unix_path:
+        return None
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if token and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+        return None
+    return errors.Unauthorized()
+
+
+def build(
+    pipeline: Pipeline,
+    status: Status,
+    metrics: CollectorRegistry,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+) -> Recorded:
+    """The ASGI application."""
+    api = Api(pipeline, status, metrics)
+    return Recorded(Starlette(routes=api.routes(), lifespan=lifespan), pipeline)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, {"content-type": "application/json"})
+
+
+def _error(error: errors.GatewayError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers)
+
+
+def _nothing(request: Request) -> errors.PathNotFound:
+    return errors.PathNotFound(method=request.method, path=request.url.path[:200])

@@ -1,0 +1,217 @@
+"""The engines there are: one `Engine` per (upstream, address), grouped by upstream, over reloads
+the same.
+
+Invariants: an engine keeps its in-flight count, marks and connections for as long as its address
+is in its upstream; the mask of a team says at any time which of its engines may be picked, so
+that a pick need not look at each; state changes are logged once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from ssl import SSLContext
+
+from gateway.conf.model import EngineLine, Upstream
+from gateway.ledger import Ledger
+from gateway.logs import NOTICE, log
+from gateway.marks import Marks
+from gateway.variables import compile_header
+from native._core import EngineSet, HashRing, RoundRobin
+from native.relay import Pool
+
+
+class Engine:
+    """One vLLM server. `slot` is its handle in the ledger."""
+
+    __slots__ = (
+        "address", "healthy", "host", "line", "marks", "place", "pools", "slot", "team",
+        "upstream", "why",
+    )  # fmt: skip
+
+    address: str
+
+    def __init__(self, upstream: str, line: EngineLine, slot: int) -> None:
+        self.upstream = upstream
+        self.line = line
+        self.address = line.address
+        self.host = b"localhost" if line.unix_path else line.address.encode()
+        self.slot = slot
+        self.marks = Marks(line.max_fails, line.fail_timeout_s)
+        self.healthy = True  # by active checks
+        self.why = ""  # what the last failed check said
+        self.pools: list[Pool | None] = [None, None]  # http, https
+        self.team: Team
+        self.place = 0  # in its team
+
+    def state(self, now: float) -> str:
+        """One of: down, unhealthy, benched, up."""
+        if self.line.down:
+            return "down"
+        if not self.healthy:
+            return "unhealthy"
+        return "benched" if self.marks.benched and now <= self.marks.until else "up"
+
+    def close(self) -> None:
+        for pool in self.pools:
+            if pool is not None:
+                pool.close()
+
+
+class Team:
+    """The primaries or the backups of an upstream, in file order. `mask`: one byte per engine, 1
+    = may be picked; engines at `max_conns` are left out later, by the ledger's counts.
+    """
+
+    __slots__ = ("engines", "group", "load", "mask", "recheck", "ring", "robin")
+
+    def __init__(self, engines: Iterable[Engine], ledger: Ledger, former: Team | None) -> None:
+        self.engines = tuple(engines)
+        self.mask = bytes(len(self.engines))
+        self.recheck = math.inf  # when a benched engine may be tried again
+        weights = [engine.line.weight for engine in self.engines]
+        limits = [engine.line.max_conns for engine in self.engines]
+        self.load = EngineSet(ledger.core, [e.slot for e in self.engines], weights, limits)
+        self.ring = HashRing([engine.address for engine in self.engines], weights)
+        if former is None:
+            self.robin = RoundRobin(weights)
+        else:
+            origins = [former.engines.index(e) if e in former.engines else -1 for e in self.engines]
+            self.robin = former.robin.rebuilt(weights, origins)
+        self.group: Group
+        for place, engine in enumerate(self.engines):
+            engine.team = self
+            engine.place = place
+
+    def refresh(self, now: float) -> None:
+        """Makes the mask anew, from every engine's state."""
+        self.recheck = math.inf
+        mask = bytearray(len(self.engines))
+        for place, engine in enumerate(self.engines):
+            up = not engine.line.down and engine.healthy
+            if up and engine.marks.benched and now <= engine.marks.until:
+                up = False
+                self.recheck = min(self.recheck, engine.marks.until)
+            mask[place] = up
+        self.mask = bytes(mask)
+
+    def forgive(self, now: float) -> None:
+        """All are benched: nginx's rule, the marks are wiped and every engine is tried again."""
+        for engine in self.engines:
+            engine.marks.reset()
+        self.refresh(now)
+
+
+class Group:
+    """One upstream."""
+
+    __slots__ = ("by_address", "conf", "engines", "key", "name", "teams")
+
+    name: str
+    teams: tuple[Team, ...]
+
+    def __init__(
+        self, conf: Upstream, engines: tuple[Engine, ...], ledger: Ledger, former: Group | None
+    ) -> None:
+        self.name = conf.name
+        self.conf = conf
+        self.engines = engines
+        key = conf.balance.key
+        self.key = None if key is None else compile_header(key)
+        self.by_address = {engine.address: engine for engine in engines}
+        teams = []
+        for at, backup in enumerate((False, True)):
+            members = [engine for engine in engines if engine.line.backup == backup]
+            if members or not backup:
+                known = former.teams[at] if former and at < len(former.teams) else None
+                teams.append(Team(members, ledger, known))
+        self.teams = tuple(teams)
+        for team in teams:
+            team.group = self
+
+    def failed(self, engine: Engine, now: float, why: str) -> None:
+        """A passive failure of an engine. A lone engine is never benched (nginx)."""
+        if len(self.engines) == 1:
+            return
+        if engine.marks.fail(now):
+            log.warning(
+                "upstream `%s`: engine %s is benched for %gs after %d failures, the last: %s",
+                self.name, engine.address, engine.line.fail_timeout_s, engine.marks.fails, why,
+            )  # fmt: skip
+        engine.team.refresh(now)
+
+    def succeeded(self, engine: Engine, now: float) -> None:
+        if not engine.marks.fails:
+            return
+        if engine.marks.succeed():
+            log.log(NOTICE, "upstream `%s`: engine %s answers again", self.name, engine.address)
+        engine.team.refresh(now)
+
+    def set_health(self, engine: Engine, healthy: bool, why: str, now: float) -> None:
+        """What active checks found."""
+        engine.why = "" if healthy else why
+        if engine.healthy == healthy:
+            return
+        engine.healthy = healthy
+        if healthy:
+            log.log(NOTICE, "upstream `%s`: engine %s is healthy", self.name, engine.address)
+        else:
+            log.error("upstream `%s`: engine %s fails its health check: %s",
+                      self.name, engine.address, why)  # fmt: skip
+        engine.team.refresh(now)
+
+
+class EngineTable:
+    """Every upstream. `apply` takes a new configuration and keeps what stays."""
+
+    def __init__(self, ledger: Ledger, tls: SSLContext | None = None) -> None:
+        self.ledger = ledger
+        self.groups: dict[str, Group] = {}
+        self._tls = tls
+
+    def apply(
+        self, upstreams: Iterable[Upstream], schemes: dict[str, set[str]], now: float
+    ) -> None:
+        """`schemes`: upstream name -> the schemes its locations speak. Removed engines drain."""
+        former = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
+        groups: dict[str, Group] = {}
+        for conf in upstreams:
+            engines = tuple(
+                self._engine(conf, line, former.pop((conf.name, line.address), None))
+                for line in conf.engines
+            )
+            for engine in engines:
+                self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
+            groups[conf.name] = Group(conf, engines, self.ledger, self.groups.get(conf.name))
+            for team in groups[conf.name].teams:
+                team.refresh(now)
+        self.groups = groups
+        for engine in former.values():
+            engine.close()
+            self.ledger.remove(engine.slot)
+
+    def _engine(self, conf: Upstream, line: EngineLine, former: Engine | None) -> Engine:
+        if former is None:
+            return Engine(conf.name, line, self.ledger.add())
+        former.line = line
+        former.marks.max_fails = line.max_fails
+        former.marks.fail_timeout_s = line.fail_timeout_s
+        return former
+
+    def _open_pools(self, engine: Engine, conf: Upstream, schemes: set[str]) -> None:
+        for at, scheme in enumerate(("http", "https")):
+            if scheme in schemes and engine.pools[at] is None:
+                engine.pools[at] = Pool(
+                    host=engine.line.host,
+                    port=engine.line.port,
+                    unix_path=engine.line.unix_path,
+                    ssl=self._tls if at else None,
+                    max_idle=conf.keepalive,
+                    idle_s=conf.keepalive_timeout_s,
+                    max_requests=conf.keepalive_requests,
+                )
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            for engine in group.engines:
+                engine.close()

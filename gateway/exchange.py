@@ -1,0 +1,254 @@
+"""One request from the pick to the record: the legs it takes, one after another. Owner of its legs.
+
+    begin → pick → leg ──done──→ finish
+              ↑      └─failed─→ replay on the same engine, next engine, or an error reply → finish
+
+Invariants: at most one leg runs; every debit of the ledger is credited once; `finish` runs
+exactly once, whatever happens, and it is the only way out. Both lanes use this object; the
+Starlette lane awaits `finished`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import getrandbits
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from gateway import decode, errors, marks, relay_faults
+from gateway.context import Attempt, Context
+from gateway.logs import log
+from gateway.pick import pick
+from gateway.plan import ADDED_STATUSES
+from gateway.retry import Ended, step
+
+if TYPE_CHECKING:
+    from gateway.engines import Engine
+    from gateway.pipeline import Pipeline
+    from native.relay import Leg
+
+CLIENT_LEFT = 499  # nginx's status for a client that left before its answer; only ever logged
+_TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", "read_timeout"})
+
+
+class Exchange:
+    __slots__ = ("_pipeline", "_replays", "_started", "_tried", "_waiter", "ctx", "over")
+
+    def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
+        self.ctx = ctx
+        self.over = False
+        self._pipeline = pipeline
+        self._tried: tuple[Engine, ...] = ()
+        self._replays = 0
+        self._started = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Picks an engine and starts the first leg, or answers that there is none."""
+        self._started = monotonic()
+        engine = self._pick(self._started)
+        if engine is None:
+            assert self.ctx.group is not None
+            self.refuse(errors.NoEngine(upstream=self.ctx.group.name))
+        else:
+            self._go(engine)
+
+    def _pick(self, now: float) -> Engine | None:
+        ctx = self.ctx
+        group = ctx.group
+        assert group is not None
+        key = b"" if group.key is None else group.key(ctx)
+        return pick(group, key, self._tried, now, getrandbits(64), ctx.pinned)
+
+    def _go(self, engine: Engine) -> None:
+        """Starts a leg to an engine; it is in the ledger until `leg_done`."""
+        ctx = self.ctx
+        ctx.engine = engine
+        leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
+        leg = decode.build(ctx, engine, leg_id, self)
+        ctx.leg = leg
+        self._pipeline.ledger.take(engine.slot)
+        try:
+            leg.start()
+        except RuntimeError:  # the client left in the meantime
+            self._pipeline.ledger.give(engine.slot)
+            self.abandon()
+
+    # ---- what the relay calls ----
+
+    def leg_head(self, leg: Leg) -> bool:
+        """The reply's head is there, of a status that the plan hooks. False discards the reply."""
+        try:
+            return self._look(leg)
+        except Exception:
+            log.exception("request %s: fault while reading a reply's head", self.ctx.request_id)
+            return True
+
+    def _look(self, leg: Leg) -> bool:
+        ctx = self.ctx
+        plan = ctx.plan
+        if plan.rules.on_status(leg.status, ctx.request.method) and self._another(leg) is not None:
+            return False
+        if plan.always_differs and leg.status not in ADDED_STATUSES:
+            leg.reply_extra = decode.reply_lines(ctx, False)
+        elif plan.added_waits:
+            leg.reply_extra = decode.reply_lines(ctx, True)
+        return True
+
+    def leg_done(self, leg: Leg) -> None:
+        """Exactly once per leg."""
+        self._pipeline.ledger.give(self.ctx.engine.slot)  # type: ignore[union-attr]
+        try:
+            self._ended(leg)
+        except Exception:
+            log.exception("request %s: fault after a leg", self.ctx.request_id)
+            self.refuse(errors.InternalError(request_id=self.ctx.request_id))
+
+    def _ended(self, leg: Leg) -> None:
+        ctx = self.ctx
+        engine = ctx.engine
+        assert engine is not None
+        status = leg.status or (504 if leg.error in _TIMEOUTS else 502)
+        ctx.attempts = (*ctx.attempts, Attempt(engine, leg, status))
+        if leg.error is None and leg.relayed:
+            if (engine.marks.fails and leg.status < 400) or leg.status >= 500:
+                self._mark(leg, engine)
+            self._finish(leg.status, leg.bytes_to_client)
+            return
+        self._mark(leg, engine)
+        self._after_failure(leg, engine)
+
+    def _after_failure(self, leg: Leg, engine: Engine) -> None:
+        """The leg failed, or its reply was discarded for another try."""
+        ctx = self.ctx
+        if leg.error is None:
+            self._next(leg, None)
+            return
+        ended = Ended(
+            leg.error, leg.status, leg.relayed, leg.unsent, leg.reused,
+            leg.phase == "connect", self._replays,
+        )  # fmt: skip
+        then = "fail" if self._spent(leg) else step(ctx.plan.rules, ctx.request.method, ended)
+        if then == "replay":
+            self._replays += 1
+            self._pipeline.stats.replay()
+            ctx.attempts = ctx.attempts[:-1]
+            self._go(engine)
+        elif then == "next":
+            self._next(leg, leg.error)
+        elif then == "done" or leg.error == "client_gone":
+            self._finish(leg.status if leg.relayed else CLIENT_LEFT, leg.bytes_to_client)
+        else:
+            self._fail(leg)
+
+    def _spent(self, leg: Leg) -> bool:
+        """A body that passes through is gone once it was sent; one that never was can go again."""
+        return self.ctx.request.body is None and leg.phase != "connect"
+
+    def _another(self, leg: Leg) -> Engine | None:
+        """The engine to try next, if the rules and the upstream have one left."""
+        now = monotonic()
+        ctx = self.ctx
+        assert ctx.engine is not None
+        if ctx.engine not in self._tried:
+            self._tried = (*self._tried, ctx.engine)
+        asked = len(self._tried)
+        if not ctx.plan.rules.room(asked, now - self._started) or self._spent(leg):
+            return None
+        return self._pick(now)
+
+    def _next(self, leg: Leg, error: str | None) -> None:
+        engine = self._another(leg)
+        if engine is not None:
+            self._pipeline.stats.retry(error or "status")
+            self._go(engine)
+        else:
+            self._fail(leg)
+
+    def _mark(self, leg: Leg, engine: Engine) -> None:
+        """What the leg says of its engine goes into the passive marks."""
+        group = self.ctx.group
+        assert group is not None
+        retry_after = (
+            leg.error is None
+            and leg.status >= 500
+            and any(name == b"retry-after" for name, _ in leg.reply_headers or ())
+        )
+        word = marks.judge(
+            leg.error, leg.status,
+            unsent_reuse=leg.unsent and leg.reused, retry_after=retry_after,
+        )  # fmt: skip
+        if word == marks.FAILED:
+            why = leg.error or f"status {leg.status}"
+            group.failed(engine, monotonic(), f"{why} {leg.detail}".rstrip())
+        elif word == marks.OK:
+            group.succeeded(engine, monotonic())
+
+    def _fail(self, leg: Leg) -> None:
+        ctx = self.ctx
+        assert ctx.group is not None and ctx.engine is not None
+        log.error(
+            "request %s: upstream `%s`, engine %s: %s in phase %s%s",
+            ctx.request_id, ctx.group.name, ctx.engine.address, leg.error or leg.status, leg.phase,
+            f" ({leg.detail})" if leg.detail else "",
+        )  # fmt: skip
+        if leg.error is None:  # a discarded reply, and the engine that was to be next has gone
+            self.refuse(errors.NoEngine(upstream=ctx.group.name))
+        elif leg.error.startswith("client_"):
+            self.refuse(errors.RequestTimeout(what=leg.detail or "the request body did not arrive"))
+        elif leg.error == "cancelled":
+            self.refuse(errors.Draining())
+        else:
+            self.refuse(relay_faults.from_leg(leg.error, ctx.group.name))
+
+    # ---- ends ----
+
+    def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
+        """Answers with an error of the gateway's own."""
+        if not self.over:
+            self.ctx.error = error
+            self.answer(error.status, error.headers(), error.body(), close)
+
+    def answer(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, close: bool = False
+    ) -> None:
+        """A whole reply made here, and the end."""
+        ctx = self.ctx
+        for line in decode.reply_lines(ctx, status in ADDED_STATUSES).split(b"\r\n")[:-1]:
+            name, _, value = line.partition(b": ")
+            headers.append((name.lower(), value))
+        ctx.client.reply(ctx.request, status, headers, body, close)
+        self._finish(status, 0 if ctx.request.method == b"HEAD" else len(body))
+
+    def answered(self, status: int, sent: int) -> None:
+        """An ASGI endpoint has answered by itself; nothing happens where the exchange is over."""
+        self._finish(status, sent)
+
+    def abandon(self) -> None:
+        """The client left while no leg ran."""
+        self._finish(CLIENT_LEFT, 0)
+
+    def _finish(self, status: int, sent: int) -> None:
+        """The one way out: the record, and whoever waits."""
+        if self.over:
+            return
+        self.over = True
+        ctx = self.ctx
+        ctx.status = status
+        ctx.bytes_sent = sent
+        ctx.t_end = monotonic()
+        self._pipeline.record(ctx)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def finished(self) -> None:
+        """Returns when the exchange is over; cancelling it ends the leg that runs."""
+        if self.over:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            if self.ctx.leg is not None:
+                self.ctx.leg.cancel()
+            raise

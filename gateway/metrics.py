@@ -1,0 +1,245 @@
+"""Every metric of the gateway, declared once, and the collector that fills them from native counts.
+
+Invariant: label values come from closed sets (configuration, error codes, termination codes), so
+the number of series is bounded by the configuration; nothing per request goes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gateway import __version__
+from gateway.stats import OUTCOMES
+
+if TYPE_CHECKING:
+    from gateway.admit import Gatehouse
+    from gateway.engines import Engine, EngineTable
+    from gateway.logs import Writer
+    from gateway.responses import ResponseMap
+    from gateway.stats import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric. `kind`: counter, gauge or histogram; `unit`: "" where it is a plain number."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    unit: str = ""
+
+
+ROUTE = ("server", "location", "upstream")
+ENGINE = ("upstream", "engine")
+
+REQUESTS = Declared(
+    "kvgate_requests_total", "counter", (*ROUTE, "status", "outcome"),
+    "requests that ended, by status class and termination code (-- = complete)",
+)  # fmt: skip
+LANE = Declared("kvgate_lane_requests_total", "counter", (*ROUTE, "lane"), "requests by lane")
+DURATION = Declared(
+    "kvgate_request_duration_seconds", "histogram", ROUTE,
+    "from the request's head to the end of its reply", "seconds",
+)  # fmt: skip
+TTFT = Declared(
+    "kvgate_time_to_first_token_seconds", "histogram", ROUTE,
+    "from the request's head to the first event with output, streams only", "seconds",
+)  # fmt: skip
+TPOT = Declared(
+    "kvgate_time_per_output_token_seconds", "histogram", ROUTE,
+    "mean time per token after the first, one value per stream", "seconds",
+)  # fmt: skip
+ITL = Declared(
+    "kvgate_inter_token_latency_seconds", "histogram", ROUTE,
+    "gaps between two events with output, one value per gap", "seconds",
+)  # fmt: skip
+CHUNKS = Declared("kvgate_chunks_total", "counter", ROUTE, "events with output passed to clients")
+PROMPT_TOKENS = Declared(
+    "kvgate_prompt_tokens_total", "counter", ROUTE, "prompt tokens, where the engine said", "tokens"
+)
+COMPLETION_TOKENS = Declared(
+    "kvgate_completion_tokens_total",
+    "counter",
+    ROUTE,
+    "tokens made, where the engine said",
+    "tokens",
+)
+CACHED_TOKENS = Declared(
+    "kvgate_cached_tokens_total", "counter", ROUTE,
+    "prompt tokens found in the engine's cache, where it said", "tokens",
+)  # fmt: skip
+METERED = Declared(
+    "kvgate_metered_requests_total", "counter", ROUTE, "requests whose token counts were known"
+)
+RECEIVED = Declared("kvgate_received_bytes_total", "counter", ROUTE, "request bytes", "bytes")
+SENT = Declared("kvgate_sent_bytes_total", "counter", ROUTE, "reply body bytes", "bytes")
+REFUSED = Declared(
+    "kvgate_refused_total", "counter", ("code",), "answers of the gateway's own, by error code"
+)
+RETRIES = Declared(
+    "kvgate_retries_total",
+    "counter",
+    ("reason",),
+    "requests passed to another engine, by what failed",
+)
+REPLAYS = Declared(
+    "kvgate_replays_total",
+    "counter",
+    (),
+    "requests sent again because an idle connection had been closed",
+)
+STRIPPED = Declared(
+    "kvgate_stripped_total",
+    "counter",
+    (),
+    "fields and headers removed that a stranger must not set",
+)
+ACTIVE = Declared("kvgate_requests_active", "gauge", (), "requests being served by this worker")
+IN_FLIGHT = Declared("kvgate_engine_in_flight", "gauge", ENGINE, "requests at the engine")
+UP = Declared(
+    "kvgate_engine_state", "gauge", (*ENGINE, "state"),
+    "1 for the engine's present state: up, benched, unhealthy or down",
+)  # fmt: skip
+FAILS = Declared("kvgate_engine_marks", "gauge", ENGINE, "passive failure marks of the engine")
+POOL = Declared(
+    "kvgate_pool_connections",
+    "gauge",
+    (*ENGINE, "state"),
+    "connections to the engine, idle or active",
+)
+OPENED = Declared("kvgate_pool_opened_total", "counter", ENGINE, "connections opened to the engine")
+REUSED = Declared(
+    "kvgate_pool_reused_total", "counter", ENGINE, "requests sent on an idle connection"
+)
+CONNECT_ERRORS = Declared(
+    "kvgate_pool_connect_errors_total", "counter", ENGINE, "connections that could not be opened"
+)
+LOG_DROPPED = Declared(
+    "kvgate_access_log_dropped_total",
+    "counter",
+    (),
+    "access-log lines that could not be written in time",
+)
+RESPONSES = Declared(
+    "kvgate_responses_known", "gauge", (), "stored responses whose engine is known"
+)
+INFO = Declared("kvgate_info", "gauge", ("version",), "always 1")
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Declared))
+STATES = ("up", "benched", "unhealthy", "down")
+_FAMILIES = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+_HISTOGRAMS = ((DURATION, "e2el"), (TTFT, "ttft"), (TPOT, "tpot"), (ITL, "itl"))
+
+
+class KvgateCollector(Collector):
+    """Fills every declared metric at the time of a scrape."""
+
+    def __init__(
+        self,
+        stats: Statistics,
+        table: EngineTable,
+        gatehouse: Gatehouse,
+        writer: Writer,
+        responses: ResponseMap,
+    ) -> None:
+        self._stats = stats
+        self._table = table
+        self._gatehouse = gatehouse
+        self._writer = writer
+        self._responses = responses
+
+    def collect(self) -> Iterator[Metric]:
+        families = {m.name: _FAMILIES[m.kind](m.name, m.help, labels=m.labels) for m in ALL}
+        self._series(families)
+        self._engines(families)
+        self._plain(families)
+        yield from families.values()
+
+    def _series(self, families: dict[str, Metric]) -> None:
+        for names, handle in self._stats.series.items():
+            now = self._stats.snapshot(handle)
+            for status, outcome, count in now.requests:
+                shown = f"{status}xx" if status else "none"
+                _add(families, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
+            for lane, count in zip(("express", "starlette"), now.lanes, strict=True):
+                _add(families, LANE, (*names, lane), count)
+            for metric, value in (
+                (CHUNKS, now.chunks), (PROMPT_TOKENS, now.input_tokens),
+                (COMPLETION_TOKENS, now.output_tokens),
+                (CACHED_TOKENS, now.cached_tokens), (METERED, now.metered),
+                (RECEIVED, now.bytes_in), (SENT, now.bytes_out),
+            ):  # fmt: skip
+                _add(families, metric, names, value)
+            for metric, name in _HISTOGRAMS:
+                counts, total = now.histograms[name]
+                buckets = _buckets(self._stats.bounds(name), counts)
+                families[metric.name].add_metric(names, buckets, total)  # type: ignore[attr-defined]
+
+    def _engines(self, families: dict[str, Metric]) -> None:
+        now = monotonic()
+        for group in self._table.groups.values():
+            for engine in group.engines:
+                labels = (group.name, engine.address)
+                _add(families, IN_FLIGHT, labels, self._table.ledger.in_flight(engine.slot))
+                _add(families, FAILS, labels, engine.marks.fails)
+                state = engine.state(now)
+                for each in STATES:
+                    _add(families, UP, (*labels, each), int(each == state))
+                _pools(families, labels, engine)
+
+    def _plain(self, families: dict[str, Metric]) -> None:
+        for code, count in self._stats.counts("refused").items():
+            _add(families, REFUSED, (code,), count)
+        for reason, count in self._stats.counts("retry").items():
+            _add(families, RETRIES, (reason,), count)
+        _add(families, REPLAYS, (), self._stats.count("unsent_reuse"))
+        _add(families, STRIPPED, (), self._stats.count("stripped"))
+        _add(families, ACTIVE, (), self._gatehouse.active)
+        _add(families, LOG_DROPPED, (), self._writer.dropped)
+        _add(families, RESPONSES, (), len(self._responses))
+        _add(families, INFO, (__version__,), 1)
+
+
+def _add(
+    families: dict[str, Metric], metric: Declared, labels: tuple[str, ...], value: float
+) -> None:
+    families[metric.name].add_metric(labels, value)  # type: ignore[attr-defined]
+
+
+def _pools(families: dict[str, Metric], labels: tuple[str, ...], engine: Engine) -> None:
+    pools = [pool for pool in engine.pools if pool is not None]
+    _add(families, POOL, (*labels, "idle"), sum(pool.idle for pool in pools))
+    _add(families, POOL, (*labels, "active"), sum(pool.active for pool in pools))
+    _add(families, OPENED, labels, sum(pool.opened for pool in pools))
+    _add(families, REUSED, labels, sum(pool.reused for pool in pools))
+    _add(families, CONNECT_ERRORS, labels, sum(pool.connect_errors for pool in pools))
+
+
+def _buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
+    """Prometheus' cumulative buckets; the last one is +Inf."""
+    total = 0
+    out: list[tuple[str, float]] = []
+    for bound, count in zip((*bounds, None), counts, strict=True):
+        total += count
+        out.append(("+Inf" if bound is None else repr(float(bound)), total))
+    return out
+
+
+def registry(collector: KvgateCollector) -> CollectorRegistry:
+    """A registry of its own: nothing that a library registers globally shows up."""
+    own = CollectorRegistry(auto_describe=False)
+    own.register(collector)
+    return own

@@ -1,0 +1,174 @@
+"""`GET /v1/models` and `/v1/models/ID`, merged over the upstreams of a location.
+
+Invariants: every field of an engine's card is kept; what was last known good is served while
+engines are away; an upstream that declares its models lists those only; an alias is listed as its
+model's card with `id` the alias and `root` the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway import errors
+from gateway.logs import log
+from gateway.upstream import ControlPlane, Unreachable
+
+if TYPE_CHECKING:
+    from gateway.catalog import Catalog
+    from gateway.context import Context
+    from gateway.engines import EngineTable, Group
+    from gateway.exchange import Exchange
+
+Card = dict[str, Any]  # what an engine says of a model; its fields are the engine's business
+
+FETCH_TIMEOUT_S = 5.0
+REFRESH_S = 30.0  # in the background
+FRESH_S = 2.0  # younger than this is not asked for again
+CARDS_MAX = 10_000  # of one engine
+LIST = b"/v1/models"
+
+
+class Models:
+    def __init__(self, table: EngineTable, control: ControlPlane) -> None:
+        self.catalogs: tuple[Catalog, ...] = ()
+        self._table = table
+        self._control = control
+        self._cards: dict[str, list[Card]] = {}
+        self._asked: dict[str, float] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._background: asyncio.Task[None] | None = None
+
+    # ---- the endpoint ----
+
+    def answers(self, ctx: Context, seen: bytes) -> bool:
+        """Whether this request is for the list, which the gateway makes itself."""
+        if ctx.request.method not in (b"GET", b"HEAD") or not seen.startswith(LIST):
+            return False
+        return len(seen) == len(LIST) or seen[len(LIST) :].startswith(b"/")
+
+    async def answer(self, exchange: Exchange, seen: bytes) -> None:
+        """Replies with the list or one card; engines that refuse the gateway's own request get
+        the client's.
+        """
+        ctx = exchange.ctx
+        assert ctx.plan.catalog is not None
+        groups = ctx.plan.catalog.groups
+        await asyncio.gather(*(self._fresh(group) for group in groups))
+        if exchange.over:
+            return
+        cards = merged(
+            (group, self._cards[group.name]) for group in groups if group.name in self._cards
+        )
+        name = seen[len(LIST) + 1 :].rstrip(b"/").decode("utf-8", "replace")
+        if not any(group.name in self._cards for group in groups):
+            if ctx.plan.group is not None:
+                ctx.group = ctx.plan.group
+                exchange.begin()
+                await exchange.finished()
+            else:
+                exchange.refuse(errors.EngineStarting(upstream=", ".join(g.name for g in groups)))
+        elif not name:
+            _json(exchange, {"object": "list", "data": list(cards.values())})
+        elif name in cards:
+            _json(exchange, cards[name])
+        else:
+            exchange.refuse(errors.ModelNotFound("model", model=name[:200]))
+
+    # ---- what is known ----
+
+    async def _fresh(self, group: Group) -> None:
+        """Waits for the cards of an upstream where none are known; else only makes sure they get
+        renewed.
+        """
+        known = group.name in self._cards
+        if known and monotonic() - self._asked.get(group.name, 0.0) < FRESH_S:
+            return
+        task = self._fetch_soon(group)
+        if not known:
+            await asyncio.shield(task)
+
+    def _fetch_soon(self, group: Group) -> asyncio.Task[None]:
+        """One fetch per upstream at a time: those who come later join it."""
+        task = self._running.get(group.name)
+        if task is None or task.done():
+            task = asyncio.get_running_loop().create_task(self._fetch(group))
+            self._running[group.name] = task
+        return task
+
+    async def _fetch(self, group: Group) -> None:
+        self._asked[group.name] = monotonic()
+        now = monotonic()
+        engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
+        for engine in engines:
+            if engine.line.down:
+                continue
+            try:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    status, body = await self._control.get(
+                        group, engine, LIST.decode(), FETCH_TIMEOUT_S
+                    )
+            except (Unreachable, TimeoutError) as error:
+                log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
+                continue
+            cards = parse(body) if status == 200 else None
+            if cards is not None:
+                self._cards[group.name] = cards
+                for catalog in self.catalogs:
+                    catalog.learn(group, [card["id"] for card in cards])
+                return
+
+    def start(self) -> None:
+        """Begins the background refresh."""
+        self._background = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        while True:
+            for name in self._cards.keys() - self._table.groups.keys():
+                del self._cards[name]
+            tasks = [self._fetch_soon(group) for group in self._table.groups.values()]
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    log.error("fetching models: %s: %s", type(result).__name__, result)
+            await asyncio.sleep(REFRESH_S)
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._background, *self._running.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def parse(body: bytes) -> list[Card] | None:
+    """The cards of an engine's reply, or None where it is not a list of models."""
+    try:
+        data = orjson.loads(body)["data"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(data, list):
+        return None
+    cards = [card for card in data if isinstance(card, dict) and isinstance(card.get("id"), str)]
+    return cards[:CARDS_MAX]
+
+
+def merged(known: Iterable[tuple[Group, list[Card]]]) -> dict[str, Card]:
+    """name → card over upstreams; the first upstream keeps a name that several have. Pure."""
+    out: dict[str, Card] = {}
+    for group, cards in known:
+        by_id = {card["id"]: card for card in cards}
+        declared = group.conf.models
+        for name, card in by_id.items():
+            if not declared or name in declared:
+                out.setdefault(name, card)
+        for alias, model in group.conf.aliases:
+            if model in by_id:
+                out.setdefault(alias, {**by_id[model], "id": alias, "root": model})
+    return out
+
+
+def _json(exchange: Exchange, value: object) -> None:
+    exchange.answer(200, [errors.JSON], orjson.dumps(value))

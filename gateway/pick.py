@@ -1,0 +1,80 @@
+"""The third phase: which engine. Pure but for the turn of the round robin; time and seed are
+arguments.
+
+Order of things: an engine that alone can answer, else the primaries, else the backups, else the
+benched ones again (nginx: when all failed, the marks are wiped and every engine is tried).
+Engines that are down, fail their health checks, were asked already by this request, or are at
+`max_conns` are never picked. Work per pick is native and linear in the engines at worst.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.engines import Engine, Group, Team
+
+
+def pick(
+    group: Group,
+    key: bytes,
+    tried: Sequence[Engine],
+    now: float,
+    seed: int,
+    pinned: Engine | None = None,
+) -> Engine | None:
+    """An engine, or None where none may be asked.
+
+    `key`: of `hash`; empty = there is none, and least_conn decides, never a constant. `now`:
+    monotonic s.
+    """
+    if pinned is not None:
+        return _pinned(pinned, tried)
+    for team in group.teams:
+        engine = _from_team(group, team, key, tried, now, seed)
+        if engine is not None:
+            return engine
+    for team in group.teams:
+        if any(e.marks.benched and e not in tried for e in team.engines):
+            team.forgive(now)
+            engine = _from_team(group, team, key, tried, now, seed)
+            if engine is not None:
+                return engine
+    return None
+
+
+def _pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
+    """State lives in this engine alone: marks do not count, being down does."""
+    if engine in tried or engine.line.down or not engine.healthy:
+        return None
+    return engine
+
+
+def _from_team(
+    group: Group, team: Team, key: bytes, tried: Sequence[Engine], now: float, seed: int
+) -> Engine | None:
+    if now > team.recheck:
+        team.refresh(now)
+    mask = team.mask
+    if tried:
+        left = bytearray(mask)
+        for engine in tried:
+            if engine.team is team:
+                left[engine.place] = 0
+        mask = bytes(left)
+    method = group.conf.balance.method
+    if method == "round_robin":
+        place = team.robin.next(team.load.room(mask))
+    elif method == "hash" and key:
+        place = team.ring.pick(key, team.load.room(mask))
+    else:
+        place = team.load.least(mask, seed)
+    if place < 0:
+        return None
+    engine = team.engines[place]
+    if engine.marks.fails and engine.marks.benched:
+        engine.marks.picked(now)
+        team.refresh(now)
+    return engine

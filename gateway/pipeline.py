@@ -1,0 +1,206 @@
+"""The life of a request, on one screen: admit → route → pick → decode → record.
+
+`Pipeline` is the relay's gate. The express lane runs the phases at once, in `request`; whatever
+needs to wait for something (a large body's scan, the list of models) goes through the Starlette
+lane: the relay runs the ASGI application, whose endpoint calls `serve`, which runs the same
+phases.
+
+Invariant: every request gets one `Exchange`, kept in `request.context`, and ends in one record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway import admit, errors, relay_faults, route
+from gateway.context import Context
+from gateway.exchange import Exchange
+from gateway.ids import Ids
+from gateway.responses import id_in_path
+from gateway.variables import header_safe
+from native import relay
+
+if TYPE_CHECKING:
+    from gateway.admit import Gatehouse
+    from gateway.engines import Engine, EngineTable
+    from gateway.fronts import Front
+    from gateway.models import Models
+    from gateway.record import Recorder
+    from gateway.responses import ResponseMap
+    from gateway.stats import Statistics
+    from native._core import Scan
+
+EXPRESS_BODY_MAX = 1 << 20
+SCAN_INLINE_MAX = 256 << 10  # larger bodies are scanned in a thread
+OWN_PATHS = frozenset({b"/kvgate/health", b"/kvgate/ready"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class Pipeline:
+    def __init__(
+        self,
+        table: EngineTable,
+        models: Models,
+        gatehouse: Gatehouse,
+        stats: Statistics,
+        responses: ResponseMap,
+        record: Recorder,
+    ) -> None:
+        self.table = table
+        self.ledger = table.ledger
+        self.models = models
+        self.gatehouse = gatehouse
+        self.stats = stats
+        self.responses = responses
+        self.record = record
+        self.ids = Ids()
+
+    # ---- the relay's gate ----
+
+    def head(self, client: relay.Client, request: relay.Request) -> int:
+        """A request whose body is still coming: how much of it to keep."""
+        exchange = self._open(client, request)
+        if exchange.over:
+            return int(relay.REPLIED)
+        ctx = exchange.ctx
+        return admit.body_limit(ctx.plan, ctx.path, request.get(b"content-type") or b"")
+
+    def request(self, client: relay.Client, request: relay.Request) -> None:
+        exchange = request.context or self._open(client, request)
+        if exchange.over:
+            return
+        ctx = exchange.ctx
+        error = self.gatehouse.enter(ctx)
+        if error is not None:
+            exchange.refuse(error)
+        elif ctx.plan.kind == "return":
+            _give_back(exchange)
+        elif _is_express(ctx):
+            self._express(exchange)
+        else:
+            client.run_asgi(request)
+
+    def refuse(
+        self, client: relay.Client, request: relay.Request, status: int, code: str, message: str
+    ) -> None:
+        """A fault that the relay found, or one of ours (500) that it caught."""
+        exchange = request.context
+        if exchange is None:
+            exchange = self._exchange(client, request, client.listener.server_ctx.nowhere, b"")
+        if status == 500:
+            exchange.refuse(errors.InternalError(request_id=exchange.ctx.request_id), close=True)
+        else:
+            exchange.refuse(relay_faults.from_protocol(status, message), close=True)
+
+    def abandoned(self, client: relay.Client, request: relay.Request) -> None:
+        """The client left while no leg ran for it."""
+        exchange = request.context
+        if exchange is None:
+            exchange = self._exchange(client, request, client.listener.server_ctx.nowhere, b"")
+        exchange.abandon()
+
+    # ---- the phases ----
+
+    def _open(self, client: relay.Client, request: relay.Request) -> Exchange:
+        """Finds the location; answers at once where there is none."""
+        front: Front = client.listener.server_ctx
+        plan, path = front.site.find(request.get(b"host") or b"", request.path)
+        exchange = self._exchange(client, request, plan or front.nowhere, path or b"")
+        if path is None:
+            exchange.refuse(errors.BadRequest(what="the request path cannot be written plainly"))
+        elif (plan is None or plan.kind == "none") and path not in OWN_PATHS:
+            exchange.refuse(route.not_found(exchange.ctx))
+        return exchange
+
+    def _exchange(
+        self, client: relay.Client, request: relay.Request, plan: object, path: bytes
+    ) -> Exchange:
+        exchange = Exchange(self, Context(client, request, plan, path, self.ids.next()))  # type: ignore[arg-type]
+        request.context = exchange
+        return exchange
+
+    def _express(self, exchange: Exchange) -> None:
+        """Everything at once: route, then the exchange picks, decodes and records."""
+        ctx = exchange.ctx
+        try:
+            seen = route.aim(ctx)
+            if self.models.answers(ctx, seen):
+                ctx.client.run_asgi(ctx.request)
+                return
+            if route.looks_like_json(ctx):
+                ctx.scan = route.read(ctx)
+            ctx.pinned = self._holder(ctx, seen)
+            route.settle(ctx)
+        except errors.GatewayError as error:
+            exchange.refuse(error)
+        else:
+            exchange.begin()
+
+    async def serve(self, client: relay.Client, request: relay.Request) -> None:
+        """The Starlette lane. Returns when the exchange is over."""
+        exchange: Exchange = request.context
+        ctx = exchange.ctx
+        ctx.lane = "starlette"
+        try:
+            seen = route.aim(ctx)
+            if self.models.answers(ctx, seen):
+                await self.models.answer(exchange, seen)
+                return
+            if route.looks_like_json(ctx):
+                ctx.scan = await _read(ctx)
+            if exchange.over:  # the client left while its body was read
+                return
+            ctx.pinned = self._holder(ctx, seen)
+            route.settle(ctx)
+        except errors.GatewayError as error:
+            exchange.refuse(error)
+        else:
+            exchange.begin()
+            await exchange.finished()
+
+    def _holder(self, ctx: Context, seen: bytes) -> Engine | None:
+        """The engine whose memory holds what the request refers to, where that is known."""
+        held = id_in_path(seen)
+        if held is None and ctx.scan is not None and ctx.scan.previous_response_id:
+            held = ctx.scan.previous_response_id.encode()
+        if held is None:
+            return None
+        engine = self.responses.find(held, self.table, ctx.request.t0)
+        group = ctx.plan.group
+        return engine if engine is None or group is None or engine.upstream == group.name else None
+
+
+async def _read(ctx: Context) -> Scan | None:
+    body = ctx.request.body
+    if body is None or len(body) <= SCAN_INLINE_MAX:
+        return route.read(ctx)
+    return await asyncio.get_running_loop().run_in_executor(None, route.read, ctx)
+
+
+def _is_express(ctx: Context) -> bool:
+    """Whether nothing can have to be waited for. Unknown paths under /kvgate/ are the
+    application's.
+    """
+    plan = ctx.plan
+    request = ctx.request
+    body = request.body
+    if plan.kind != "proxy" or not plan.express or ctx.path in OWN_PATHS:
+        return False
+    if body is None or request.version != 11 or request.chunked or len(body) > EXPRESS_BODY_MAX:
+        return False
+    return len(body) <= SCAN_INLINE_MAX or not admit.reads_body(plan, ctx.path)
+
+
+def _give_back(exchange: Exchange) -> None:
+    """`return CODE [TEXT|URL]`."""
+    assert exchange.ctx.plan.returned is not None
+    status, text = exchange.ctx.plan.returned
+    body = text(exchange.ctx)
+    if status in _REDIRECTS and body:
+        exchange.answer(
+            status, [(b"location", header_safe(body).encode("latin-1", "replace"))], b""
+        )
+    else:
+        headers = [(b"content-type", b"text/plain")]
+        exchange.answer(status, headers, body.encode("utf-8"))

@@ -1,0 +1,73 @@
+"""The last phase: what happened goes into the counts and the access log. Runs once for every
+request.
+
+Termination codes are HAProxy's idea: who ended it, and in which phase.
+
+    who    -  nobody, it is complete      C  the client      S  an engine      G  the gateway
+    phase  R  request not read    Q  no engine picked     C  connecting
+           H  waiting for a head  D  in the reply         -  complete
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.logs import log
+from gateway.responses import ID_PREFIX
+
+if TYPE_CHECKING:
+    from gateway.admit import Gatehouse
+    from gateway.context import Context
+    from gateway.responses import ResponseMap
+    from gateway.stats import Statistics
+
+COMPLETE = "--"
+_PHASES = {"connect": "C", "send": "H", "wait": "H", "body": "D", "done": "-"}
+_WHO = {"client": "G", "gateway": "G", "upstream": "S"}
+
+
+def termination(ctx: Context) -> str:
+    """The two letters. Pure."""
+    leg = ctx.leg
+    if ctx.error is not None:
+        who = _WHO[ctx.error.origin]
+        if leg is None:
+            return "GQ" if who == "S" else who + "R"
+        return who + _PHASES[leg.phase]
+    if leg is None:
+        if ctx.status != 499:
+            return COMPLETE
+        return "CR" if ctx.request.body is None else "CQ"
+    if leg.error is None:
+        return COMPLETE
+    if leg.error.startswith("client_"):
+        return "C" + _PHASES[leg.phase]
+    return ("G" if leg.error == "cancelled" else "S") + _PHASES[leg.phase]
+
+
+class Recorder:
+    __slots__ = ("_gatehouse", "_responses", "_stats")
+
+    def __init__(self, gatehouse: Gatehouse, stats: Statistics, responses: ResponseMap) -> None:
+        self._gatehouse = gatehouse
+        self._stats = stats
+        self._responses = responses
+
+    def __call__(self, ctx: Context) -> None:
+        """Settles a request that has ended. A fault in a log or count is logged, not passed on."""
+        if ctx.inside:
+            self._gatehouse.leave()
+        leg = ctx.leg
+        ctx.termination = (
+            COMPLETE
+            if leg is not None and leg.error is None and (ctx.error is None)
+            else termination(ctx)
+        )
+        try:
+            self._stats.request(ctx)
+            if leg is not None and leg.reply_id.startswith(ID_PREFIX):
+                self._responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
+            for write, line in ctx.plan.logs:
+                write(line(ctx))
+        except Exception:
+            log.exception("request %s: fault while recording it", ctx.request_id)

@@ -1,0 +1,46 @@
+"""The relay's words for what went wrong, as errors of ours: the one place where they are mapped."""
+
+from __future__ import annotations
+
+from gateway import errors
+
+# What the relay's parser finds, by status; the message is the relay's.
+PROTOCOL: dict[int, type[errors.GatewayError]] = {
+    400: errors.BadRequest,
+    408: errors.RequestTimeout,
+    413: errors.BodyTooLarge,
+    414: errors.UriTooLong,
+    417: errors.ExpectationFailed,
+    431: errors.HeaderTooLarge,
+    501: errors.NotImplementedHere,
+    503: errors.Overloaded,
+    505: errors.VersionNotSupported,
+}
+
+
+def from_protocol(status: int, message: str) -> errors.GatewayError:
+    """The error for a fault that the relay found in a client's bytes; 400 where unknown."""
+    return PROTOCOL.get(status, errors.BadRequest)(what=message)
+
+
+_TIMEOUTS = {
+    "connect_timeout": "connecting",
+    "send_timeout": "sending the request",
+    "first_byte_timeout": "waiting for the first byte",
+    "read_timeout": "between two reads",
+    "total_timeout": "total time",
+}
+
+
+def from_leg(error: str, upstream: str) -> errors.GatewayError:
+    """The answer for a leg that failed before a byte of its reply went out.
+
+    `error` is the relay's word. Connection failures are 502, time-outs 504.
+    """
+    if error == "connect":
+        return errors.ConnectFailed(upstream=upstream)
+    if error in _TIMEOUTS:
+        return errors.UpstreamTimeout(upstream=upstream, what=_TIMEOUTS[error])
+    if error == "bad_reply":
+        return errors.BadReply(upstream=upstream)
+    return errors.UpstreamLost(upstream=upstream)

@@ -1,0 +1,82 @@
+"""The gateway's own requests to engines: health, models. httpx, never on the path of a client's
+request.
+
+Invariants: nothing of the environment (proxies, netrc) plays a part; every call has a deadline;
+redirects are not followed; the upstream's `api_key` is sent as bearer token and is never logged.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx
+
+if TYPE_CHECKING:
+    from gateway.engines import Engine, Group
+
+CONNECTIONS_MAX = 128
+REPLY_BYTES_MAX = 8 << 20
+
+
+class Unreachable(Exception):
+    """The engine did not give a whole reply; the text says why."""
+
+
+def tls_context() -> ssl.SSLContext:
+    """For engines behind https. Like nginx's default, the certificate is not verified."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class ControlPlane:
+    """One client for engines on TCP, one for each unix socket."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    def _client(self, unix_path: str) -> httpx.AsyncClient:
+        client = self._clients.get(unix_path)
+        if client is None:
+            transport = httpx.AsyncHTTPTransport(
+                verify=self._tls,
+                uds=unix_path or None,
+                trust_env=False,
+                limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=2.0),
+            )
+            client = httpx.AsyncClient(transport=transport, trust_env=False)
+            self._clients[unix_path] = client
+        return client
+
+    async def get(
+        self, group: Group, engine: Engine, path: str, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """(status, body). Raises Unreachable: no reply in `timeout_s`, or one that is too long."""
+        line = engine.line
+        scheme = "https" if engine.pools[1] is not None and engine.pools[0] is None else "http"
+        host = "localhost" if line.unix_path else line.address
+        headers = {"user-agent": "kvgate", "connection": "close"}
+        if group.conf.api_key:
+            headers["authorization"] = f"Bearer {group.conf.api_key}"
+        body = b""
+        try:
+            async with self._client(line.unix_path).stream(
+                "GET", f"{scheme}://{host}{path}", headers=headers, timeout=timeout_s
+            ) as reply:
+                async for part in reply.aiter_bytes():
+                    body += part
+                    if len(body) > REPLY_BYTES_MAX:
+                        raise Unreachable(f"its reply is larger than {REPLY_BYTES_MAX} bytes")
+                return reply.status_code, body
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            text = str(error)
+            name = type(error).__name__
+            raise Unreachable(f"{name}: {text}" if text else name) from None
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
