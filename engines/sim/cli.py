@@ -1,4 +1,4 @@
-"""`kvgate sim`: the command line of the simulated engine; names and defaults follow `vllm serve`."""
+"""`kvgate sim`: command line of the simulated engine; names and defaults follow `vllm serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .model import PROFILES, profile
 from .server import Server
 from .settings import EventSettings, Settings, TransferSettings
 
-EXIT_USAGE, EXIT_BIND = 2, 3
+EXIT_BIND, EXIT_DIED = 3, 1
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -151,9 +151,12 @@ async def _serve(config: Settings) -> int:
         await server.engine.stop()
         return EXIT_BIND
     print(f"ready {server.url}", flush=True)
-    await stop.wait()
+    waits = [loop.create_task(stop.wait()), loop.create_task(server.engine.ended.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
     await server.stop()
-    return 0
+    return 0 if stop.is_set() else EXIT_DIED
 
 
 def main(argv: Sequence[str] | None = None) -> int:

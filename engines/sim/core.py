@@ -28,6 +28,7 @@ class EventSink(Protocol):
 class Handover(Protocol):
     """The KV hand-over between engines, as the step loop sees it."""
 
+    def queued(self, seq: Sequence) -> None: ...
     def start_pull(self, seq: Sequence, local_blocks: int) -> None: ...
     def lease(self, seq: Sequence) -> bool: ...
     def aborted(self, seq: Sequence) -> None: ...
@@ -61,9 +62,8 @@ class Core:
 
     def _new_scheduler(self) -> Scheduler:
         s = self.settings
-        pulls = s.transfer is not None and s.transfer.role != "kv_producer"
         return Scheduler(self.cache, s.max_num_seqs, s.max_num_batched_tokens,
-                         self._start_pull if pulls else None)
+                         None if s.transfer is None else self._start_pull)
 
     # -- life
 
@@ -96,6 +96,8 @@ class Core:
         """Queues a generation; its sink hears of every token. Raises EngineFull."""
         if len(self.scheduler.waiting) >= WAITING_MAX:
             raise EngineFull(f"{WAITING_MAX} requests wait already")
+        if self.handover is not None:
+            self.handover.queued(seq)
         self.scheduler.add(seq)
         self._wake.set()
 

@@ -8,15 +8,17 @@ import secrets
 import time
 from typing import Any
 
+from .connection import Site
 from .core import Core
 from .events import Publisher
 from .faults import Faults
 from .responses import Store
 from .settings import Settings
 from .transfer import Transfer
-from .wire import Reply, Request, Site
+from .wire import Reply, Request
 
 VLLM_VERSION = "0.32.0"
+DEATH_GRACE_S = 0.1  # the reply that tells of the death still goes out
 
 
 class Engine:
@@ -26,12 +28,19 @@ class Engine:
         self.settings = settings
         self.started_at = time.time()
         self.publishers = [
-            Publisher(settings.events, rank) if settings.events.enable_kv_cache_events else None
+            Publisher(settings.events, rank, settings.block_size, settings.host)
+            if settings.events.enable_kv_cache_events else None
             for rank in range(settings.data_parallel_size)
         ]
         self.cores = [Core(settings, rank, p) for rank, p in enumerate(self.publishers)]
         self.faults = Faults(settings.faults, self)
+        for publisher in self.publishers:
+            if publisher is not None:
+                publisher.sendings = self.faults.sendings
         self.transfer = None if settings.transfer is None else Transfer(settings, self.cores)
+        self.ended = asyncio.Event()  # the process is to end, having died of a request
+        if self.transfer is not None:
+            self.transfer.on_death = self._dies
         self.responses = Store()
         digest = hashlib.sha256(f"{settings.model}{settings.block_size}".encode()).hexdigest()
         self.fingerprint = f"vllm-{VLLM_VERSION}-{digest[:8]}"
@@ -88,6 +97,10 @@ class Engine:
         for core in self.cores:
             core.restart()
             core.dead = message
+
+    def _dies(self, message: str) -> None:
+        self.die(message)
+        asyncio.get_running_loop().call_later(DEATH_GRACE_S, self.ended.set)
 
     def state(self) -> dict[str, Any]:
         """GET /sim/state: what a test wants to know of the engine at this moment."""

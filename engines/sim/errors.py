@@ -1,4 +1,4 @@
-"""Error replies in vLLM's shape: `{"error": {"message", "type", "param", "code"}}`, code a number."""
+"""Error replies in vLLM's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
 

@@ -59,6 +59,10 @@ class Job:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, prompt: list[int], params: Params, sampled: bool) -> None:
+        """`n` generations of one prompt. Raises ApiError."""
+        transfer = self.engine.transfer
+        if transfer is not None and params.kv_transfer_params is not None:
+            transfer.check(params.kv_transfer_params)
         for at in range(params.n):
             if len(self.sequences) >= CHOICES_MAX:
                 raise ApiError(400, f"at most {CHOICES_MAX} choices in one request")

@@ -168,10 +168,11 @@ class Scheduler:
         seq.blocks = list(hit)
         seq.computed = len(hit) * size
         seq.stored = len(hit)
-        if seq.cached is None:
-            seq.cached = seq.local_hit = seq.computed
-            self.prefix_queries += len(seq.tokens)
-            self.prefix_hits += seq.computed
+        if seq.cached is not None:
+            return True
+        seq.cached = seq.local_hit = seq.computed
+        self.prefix_queries += len(seq.tokens)
+        self.prefix_hits += seq.computed
         if hit:
             self._check_contents(seq)
             if seq.params.report_full:

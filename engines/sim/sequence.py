@@ -44,10 +44,10 @@ class Sequence:
 
     __slots__ = (
         "_hold", "_sent", "arrival", "blocks", "cached", "computed", "digest", "error",
-        "external", "finish_reason", "finished_at", "first_at", "first_scheduled", "hashes", "id",
-        "index", "kv_result", "last_at", "not_before", "params", "preemptions", "pulled",
-        "remote_cached", "sink", "state", "stop_reason", "stored", "text", "tokens",
-        "prompt_len", "local_hit",
+        "external", "finish_reason", "finished_at", "first_at", "first_scheduled", "hashes",
+        "id", "index", "kv_result", "last_at", "local_hit", "params", "preemptions",
+        "prompt_len", "pulled", "remote_cached", "sink", "state", "stop_reason", "stored",
+        "text", "tokens",
     )
 
     def __init__(self, name: str, index: int, prompt: list[int], params: Params, sink: Sink,
@@ -75,7 +75,6 @@ class Sequence:
         self.preemptions = 0
         self.arrival = now
         self.first_scheduled = self.first_at = self.last_at = self.finished_at = 0.0
-        self.not_before = 0.0
 
     @property
     def output_len(self) -> int:

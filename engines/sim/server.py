@@ -8,10 +8,11 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 
 from . import admin, chat, completions, embeddings, messages, responses
+from .connection import Site
 from .engine import Engine
 from .errors import ApiError
 from .settings import Settings
-from .wire import Reply, Request, Site
+from .wire import Reply, Request
 
 Endpoint = Callable[[Engine, Request, Reply], Awaitable[None]]
 
@@ -106,6 +107,8 @@ class Server:
                 return
             await self._endpoint(request)(engine, request, reply)
         except ApiError as exc:
+            if exc.status < 500 and engine.transfer is not None:
+                engine.transfer.rejected(request.body)
             reply.json(exc.status, exc.body())
         finally:
             engine.in_flight -= 1
