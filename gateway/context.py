@@ -21,6 +21,10 @@ class Attempt:
 
     __slots__ = ("engine", "leg", "status")
 
+    engine: Engine
+    leg: Leg
+    status: int
+
     def __init__(self, engine: Engine, leg: Leg, status: int) -> None:
         self.engine = engine
         self.leg = leg

@@ -182,6 +182,16 @@ def _upstream_status(ctx: Context) -> str | None:
     return _tried(ctx, lambda a: str(a.status))
 
 
+def _ttft(ctx: Context) -> str | None:
+    leg = ctx.leg
+    return _since_start(ctx, leg.t_first) if leg is not None and leg.sse else None
+
+
+def _itl_max(ctx: Context) -> str | None:
+    leg = ctx.leg
+    return f"{leg.itl_max:.6f}" if leg is not None and leg.sse else None
+
+
 def _tpot(ctx: Context) -> str | None:
     leg = ctx.leg
     if leg is None or not leg.sse or leg.t_last <= leg.t_first:
@@ -261,9 +271,9 @@ TABLE: dict[str, Getter] = {
     "model": lambda c: c.model or None,
     "stream": lambda c: "1" if c.scan is not None and c.scan.stream else "0",
     "engine": lambda c: c.engine.address if c.engine is not None else None,
-    "ttft": lambda c: _since_start(c, c.leg.t_first) if c.leg is not None else None,
+    "ttft": _ttft,
     "tpot": _tpot,
-    "itl_max": lambda c: f"{c.leg.itl_max:.6f}" if c.leg is not None and c.leg.sse else None,
+    "itl_max": _itl_max,
     "chunks": _leg_count(lambda leg: leg.chunks),  # type: ignore[attr-defined]
     "prompt_tokens": _leg_count(lambda leg: leg.prompt_tokens),  # type: ignore[attr-defined]
     "completion_tokens": _leg_count(lambda leg: leg.completion_tokens),  # type: ignore[attr-defined]
