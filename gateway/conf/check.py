@@ -12,11 +12,13 @@ from typing import Any
 from gateway.conf import units
 from gateway.conf.directives import TABLE
 from gateway.conf.errors import Report, quoted
+from gateway.conf.foreign import PARAMETERS
 from gateway.conf.model import Place, Template
 from gateway.conf.parser import Statement
 from gateway.conf.sources import Token
 from gateway.conf.spec import Arg, Directive, Param
-from gateway.conf.suggest import did_you_mean
+from gateway.conf.suggest import did_you_mean, nearest
+from gateway.conf.templates import BadVariable
 from gateway.conf.values import convert
 
 Value = str | int | float | bool | Template | None
@@ -53,8 +55,8 @@ class Node:
         return next((child for child in self.children if child.spec.name == name), None)
 
     def has(self, *names: str) -> bool:
-        """Whether a statement of one of these names was written, even a wrong one."""
-        return not self.broken.isdisjoint(names) or bool(self.all(*names))
+        """Whether a statement of one of these names was written, even a wrong or misspelt one."""
+        return bool(self.all(*names)) or any(nearest(wrong, names) for wrong in self.broken)
 
 
 MAIN = Directive("main", (), block=True)
@@ -74,6 +76,7 @@ def _check_block(statements: list[Statement], parent: Node, report: Report) -> N
         spec = _find(statement, parent, report)
         if spec is None:
             parent.broken.add(name)
+            _check_stray(statement, parent, report)
             continue
         if not spec.repeat and name in first:
             line = first[name].place
@@ -110,6 +113,17 @@ def _find(statement: Statement, parent: Node, report: Report) -> Directive | Non
         token, f'unknown directive {quoted(name)} in "{context}"{guess}', _strange_blank(name)
     )
     return None
+
+
+def _check_stray(statement: Statement, parent: Node, report: Report) -> None:
+    """Looks into a block that is misspelt or misplaced, by what it was probably meant to be."""
+    if statement.block is None:
+        return
+    name = statement.name.text
+    meant = nearest(name, TABLE.names_in(parent.spec.name)) or name
+    specs = [spec for spec in TABLE.named(meant) if spec.block]
+    if specs:
+        _check_block(statement.block, Node(specs[0], statement.name), report)
 
 
 def _strange_blank(text: str) -> str:
@@ -166,7 +180,10 @@ def _take_params(node: Node, report: Report) -> list[Token]:
     for index, token in enumerate(node.words):
         name, equals, _ = token.text.partition("=")
         param = params.get(name)
-        if param is not None and index >= required and bool(equals) == bool(param.arg):
+        if index >= required and (spec.name, name) in PARAMETERS:
+            message = f"nginx's parameter {quoted(name)} of {quoted(spec.name)} is not available"
+            report.error(token, message, PARAMETERS[spec.name, name])
+        elif param is not None and index >= required and bool(equals) == bool(param.arg):
             _param(node, param, token, report)
         elif params and not _fits(spec, len(plain), token):
             _unknown_param(node, token, report)
@@ -196,9 +213,8 @@ def _param(node: Node, param: Param, token: Token, report: Report) -> None:
     try:
         value = convert(param.arg, value_text)
     except units.BadValue as error:
-        message = (
-            f"{quoted(node.spec.name)} parameter {quoted(token.text)}: expected {error.expected}"
-        )
+        expected = f"expected {error.expected}{error.guess}"
+        message = f"{quoted(node.spec.name)} parameter {quoted(token.text)}: {expected}"
         report.error(token, message, error.hint)
         return
     if param.many:
@@ -248,10 +264,15 @@ def _count_words(least: int, most: int | None) -> str:
 def _convert(arg: Arg, token: Token, node: Node, report: Report) -> tuple[bool, Value]:
     try:
         return True, convert(arg, token.text)
+    except BadVariable as error:
+        bad_variable(error, token, node, report)
     except units.BadValue as error:
         shown = "" if arg.kind == "secret" else f", got {quoted(token.text)}"
-        message = f"{quoted(node.spec.name)} must be {error.expected}{shown}"
-        if error.expected.startswith(("a known variable", "a variable name")):
-            message = f"{quoted(node.spec.name)} needs {error.expected}"
+        message = f"{quoted(node.spec.name)} must be {error.expected}{shown}{error.guess}"
         report.error(token, message, error.hint)
-        return False, None
+    return False, None
+
+
+def bad_variable(error: BadVariable, token: Token, node: Node, report: Report) -> None:
+    message = f"{error.expected} in {quoted(node.spec.name)}{error.guess}"
+    report.error_within(token, error.written, message, error.hint)

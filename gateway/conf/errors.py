@@ -76,6 +76,11 @@ class Report:
         """Record an error at a token, or just behind it (`after`: where something is missing)."""
         self._add(at.source, at.end if after else at.start, message, hint, "error")
 
+    def error_within(self, at: Token, piece: str, message: str, hint: str = "") -> None:
+        """Record an error at a piece of a token; at its start where escapes hide the piece."""
+        found = at.source.text.find(piece, at.start, at.end)
+        self._add(at.source, max(found, at.start), message, hint, "error")
+
     def warn(self, at: Token, message: str, hint: str = "") -> None:
         self._add(at.source, at.start, message, hint, "warning")
 

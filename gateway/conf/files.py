@@ -47,16 +47,17 @@ def read_bytes(path: str, limit: int) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise Unreadable(_reason(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            status = os.fstat(file.fileno())
-            if stat.S_ISDIR(status.st_mode):
-                raise Unreadable("it is a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise Unreadable("it is not a regular file")
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise Unreadable(f"it is {kind}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(limit + 1)
-        except OSError as error:
-            raise Unreadable(_reason(error)) from None
+    except OSError as error:
+        raise Unreadable(_reason(error)) from None
+    finally:
+        os.close(descriptor)
     if len(data) > limit:
         raise Unreadable(f"it is larger than {limit} bytes")
     return data

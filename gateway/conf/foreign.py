@@ -11,6 +11,7 @@ from gateway.conf.spec import Foreign
 _STREAMS = "remove it: replies always stream, nothing is buffered"
 _HTTP11 = "remove it: connections to engines are always HTTP/1.1 and kept alive"
 _BODIES = "remove it: bodies stay in memory, see client_body_buffers_total"
+_NONE = "remove it: kvgate has no such setting"
 _CACHE = "remove it: replies of a model are not cached; engines keep their own KV cache"
 _FILES = "remove it: kvgate serves no files"
 _REWRITE = "use a location and the path in proxy_pass, or return"
@@ -55,7 +56,8 @@ _HINTS: dict[str, str] = {
     "policy_header policy_header_alias trusted_from kv_aware kv_events tokenizer disaggregate "
     "roles "
     "slo": _LATER,
-    "zone state sticky ip_hash random least_time queue ntlm": _BALANCE,
+    "sticky ip_hash random least_time": _BALANCE,
+    "zone state queue ntlm": _NONE,
     "ssl_protocols ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "
     "ssl_session_tickets ssl_dhparam ssl_ecdh_curve ssl_stapling ssl_stapling_verify "
     "ssl_early_data ssl_buffer_size ssl_password_file ssl_conf_command": _SSL,
@@ -74,9 +76,7 @@ _HINTS: dict[str, str] = {
     "underscores_in_headers ignore_invalid_headers port_in_redirect absolute_redirect "
     "server_name_in_redirect reset_timedout_connection tcp_nodelay send_timeout lingering_close "
     "lingering_time lingering_timeout keepalive_disable keepalive_min_timeout keepalive_time "
-    "client_header_buffer_size chunked_transfer_encoding max_ranges": (
-        "remove it: kvgate has no such setting"
-    ),
+    "client_header_buffer_size chunked_transfer_encoding max_ranges": _NONE,
     "proxy_redirect proxy_cookie_domain proxy_cookie_path proxy_cookie_flags proxy_method "
     "proxy_set_body proxy_pass_request_body proxy_pass_request_headers proxy_ignore_headers "
     "proxy_intercept_errors proxy_force_ranges proxy_bind add_trailer mirror": (
@@ -90,4 +90,25 @@ _HINTS: dict[str, str] = {
     "listen_backlog": "write `listen ... backlog=N`",
 }
 
+# nginx's parameters of directives that are ours: (directive, parameter) -> what to do instead.
+_PARAMETERS: dict[str, dict[str, str]] = {
+    "server": {
+        "resolve service": "remove it: names are resolved when a connection is opened",
+        "slow_start route drain": _LATER,
+    },
+    "listen": {
+        "http2 quic spdy": "remove it: clients speak HTTP/1.1",
+        "proxy_protocol": _LATER,
+        "reuseport": "remove it: workers share the listening socket",
+        "deferred bind ipv6only so_keepalive rcvbuf sndbuf fastopen setfib accept_filter": _NONE,
+    },
+    "access_log": {"buffer flush gzip": _LOGS, "if": _LATER},
+}
+
+PARAMETERS = {
+    (directive, name): hint
+    for directive, hints in _PARAMETERS.items()
+    for names, hint in hints.items()
+    for name in names.split()
+}
 FOREIGN = tuple(Foreign(name, hint) for names, hint in _HINTS.items() for name in names.split())

@@ -23,6 +23,8 @@ _QUOTED = {
     '"': re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
     "'": re.compile(r"'((?:[^'\\]++|\\.)*+)'", re.DOTALL),
 }
+_COUNT = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
+_OPEN_VARIABLE = re.compile(r"\$\{(?![A-Za-z0-9_]+\})")
 _ESCAPE = re.compile(r"""\\(["'\\trn])""")
 _CONTROL = {"t": "\t", "r": "\r", "n": "\n"}
 _SIGNS = {";": SEMICOLON, "{": OPEN, "}": CLOSE}
@@ -59,8 +61,17 @@ def _bare(source: Source, at: int, report: Report) -> Token:
         match = _WORD.match(text, end)
         if match:
             end = match.end()
+        count = _COUNT.match(text, end)
+        if count and end > at:
+            # A block opens behind a blank; here a regular expression is meant.
+            hint = "write a regular expression with braces in quotes"
+            report.error_in(source, end, 'unexpected "{" inside a word', hint)
+            end = count.end()
+            continue
         if not text.startswith("${", end):
-            return Token(WORD, _unescape(text[at:end]), source, at, end)
+            # What was reported is left out, or the variable would be reported as well.
+            written = _OPEN_VARIABLE.sub("", text[at:end])
+            return Token(WORD, _unescape(written), source, at, end)
         report.error_in(source, end, '"${" needs a variable name and a closing "}"')
         end += 2
 
@@ -78,13 +89,23 @@ def _quoted(source: Source, at: int, report: Report) -> Token:
     end = match.end()
     token = Token(WORD, _unescape(match[1]), source, at, end, True)
     if end < len(text) and text[end] not in _AFTER_QUOTE:
+        what = "quote" if text[end] in _QUOTED else f'"{text[end]}"'
         report.error_in(
-            source, end, f'unexpected "{text[end]}" after a closing quote', "put a blank between"
+            source, end, f"unexpected {what} after a closing quote", "put a blank between"
         )
-        if text[end] in _QUOTED:
-            return token
-        return Token(WORD, token.text, source, at, _bare(source, end, Report()).end, True)
+        return Token(WORD, token.text, source, at, _glued_end(source, end), True)
     return token
+
+
+def _glued_end(source: Source, at: int) -> int:
+    """Where the text ends that stands against a closing quote: it is taken as part of that word."""
+    text = source.text
+    while text[at : at + 1] in _QUOTED:
+        match = _QUOTED[text[at]].match(text, at)
+        if match is None:
+            return len(text)
+        at = match.end()
+    return _bare(source, at, Report()).end
 
 
 def _rest_of_line(source: Source, at: int) -> Token:

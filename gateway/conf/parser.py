@@ -28,8 +28,8 @@ class Statement:
 
 
 class Grammar(Protocol):
-    def allows(self, name: str, context: str) -> bool:
-        """Whether a statement of that name may stand directly in a block of that name."""
+    def allows(self, name: str, context: str, block: bool) -> bool:
+        """Whether a statement of that name, with or without a block, may stand there."""
 
     def knows(self, name: str) -> bool:
         """Whether it is the name of any statement, ours or nginx's."""
@@ -148,24 +148,36 @@ class _Run:
     def _mend_braces(self, name: Token) -> None:
         """Where braces do not balance, the statement's name tells which is missing or extra."""
         grammar, frame = self.parser.grammar, self.frames[-1]
-        if name.quoted or not grammar.knows(name.text) or grammar.allows(name.text, frame.context):
+        if not self.surplus or name.quoted or not grammar.knows(name.text):
+            return
+        block = self._has_block()
+        if grammar.allows(name.text, frame.context, block):
             return
         if self.surplus > 0:
-            self._close_missing(name)
-        elif self.surplus < 0 and frame.closed is not None:
+            self._close_missing(name, block)
+        elif frame.closed is not None:
             statement, brace = frame.closed
-            if statement.block is not None and grammar.allows(name.text, statement.name.text):
+            if statement.block is not None and grammar.allows(
+                name.text, statement.name.text, block
+            ):
                 self.parser.report.error(brace, 'unexpected "}"', "the block goes on behind it")
                 self.surplus += 1
                 frame.closed = None
                 self.frames.append(_Frame(statement.name.text, statement.block, statement.name))
 
-    def _close_missing(self, name: Token) -> None:
+    def _has_block(self) -> bool:
+        """Whether the statement that begins here is one with a block."""
+        at = self.at
+        while self.tokens[at].kind == WORD:
+            at += 1
+        return self.tokens[at].kind == OPEN
+
+    def _close_missing(self, name: Token, block: bool) -> None:
         for index in range(len(self.frames) - 2, -1, -1):
             count = len(self.frames) - 1 - index
             if count > self.surplus:
                 return
-            if self.parser.grammar.allows(name.text, self.frames[index].context):
+            if self.parser.grammar.allows(name.text, self.frames[index].context, block):
                 for frame in self.frames[index + 1 :]:
                     assert frame.opener is not None
                     message = f'{quoted(frame.opener.text)} block is not closed by "}}"'
@@ -213,6 +225,6 @@ class _Run:
         opener = open_frames[-1].opener
         assert opener is not None
         more = len(open_frames) - 1
-        hint = f"the file ends with {more} more blocks open" if more else ""
+        hint = f"{more} more open at the end of the file" if more else ""
         message = f'{quoted(opener.text)} block is not closed by "}}"'
         self.parser.report.error(opener, message, hint)

@@ -12,26 +12,30 @@ from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Config, Upstream
 from gateway.conf.resolve_listen import check_listens
+from gateway.conf.resolve_location import check_shared
 from gateway.conf.resolve_log import log_formats
+from gateway.conf.resolve_proxy import BY_MODEL
 from gateway.conf.resolve_server import resolve_server
 from gateway.conf.resolve_upstream import check_models, resolve_upstream
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
+from gateway.conf.suggest import nearest
 
 
 def resolve(root: Node, file: str, setting: Setting) -> Config:
     http = root.one("http")
     if http is None:
-        if not root.has("http"):
+        if not setting.report.failed:
             setting.report.error(root.name, 'there is no "http" block', "nothing would be served")
         return Config(file, (), {})
     names = _names(http, setting)
     scope = Scope((http, root))
+    check_shared(scope, names, setting)
     servers = tuple(resolve_server(n, scope, names, setting) for n in http.all("server"))
     if not http.has("server"):
         setting.report.error(http.name, '"http" has no "server"', "nothing would be served")
     check_listens(http.all("server"), servers, setting.report)
-    by_model = [node for node in _passes(http) if "$" in node.get("url")]
+    by_model = [node for node in _passes(http) if node.get("url").endswith(BY_MODEL)]
     check_models(http.all("upstream"), by_model, setting.report)
     main = Scope((root,))
     level = main.one("error_log")
@@ -64,7 +68,9 @@ def _names(http: Node, setting: Setting) -> Names:
             continue
         upstreams[name] = resolve_upstream(node, setting)
     formats = log_formats(http, setting.report)
-    return Names(upstreams, "upstream" in http.broken, formats, "log_format" in http.broken)
+    # What a wrong or misspelt statement ("upstreem") declares is not missing.
+    upstreams_broken = any(nearest(name, ("upstream",)) for name in http.broken)
+    return Names(upstreams, upstreams_broken, formats, "log_format" in http.broken)
 
 
 def _passes(http: Node) -> list[Node]:

@@ -140,7 +140,7 @@ def _check_overlaps(found: list[tuple[Listen, Node]], report: Report) -> None:
         wide = wildcard.get((_family(listen), listen.port))
         if wide is None or wide is listen or listen.unix_path:
             continue
-        message = f"{quoted(listen.address)} is already part of {quoted(wide.address)}"
+        message = f"{quoted(listen.address)} overlaps {quoted(wide.address)}"
         report.error(node.token("address"), message, f"listen on one of them; {_first(wide)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.conf import units
-from gateway.conf.check import Node
+from gateway.conf.check import Node, bad_variable
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Location, Proxy, Return
 from gateway.conf.patterns import compile_regex
@@ -16,7 +16,7 @@ from gateway.conf.resolve_proxy import next_upstream, resolve_proxy
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 from gateway.conf.sources import Token
-from gateway.conf.templates import parse
+from gateway.conf.templates import BadVariable, parse
 
 HANDLERS = ("proxy_pass", "return", "admin", "metrics")
 _MODIFIERS = ("^~", "~*", "~", "=")  # longest first
@@ -74,6 +74,16 @@ def _settings(
     )
 
 
+def check_shared(scope: Scope, names: Names, setting: Setting) -> None:
+    """Looks at what a block around locations sets, which none of them may inherit."""
+    own = Scope(scope.blocks[:1])
+    set_headers(own, setting.report)
+    add_headers(own, setting.report)
+    next_upstream(own, setting.report)
+    access_logs(own, names, setting)
+    secret(own.one("admin_token"), "token", setting)
+
+
 def _pattern(node: Node, report: Report) -> tuple[str, str] | None:
     words = node.words
     if len(words) > 2:
@@ -109,7 +119,9 @@ def _pattern_is_good(modifier: str, pattern: str, at: Token, report: Report) -> 
         modifier != "@" and pattern.startswith("/")
     ):
         return True
-    expected = 'a path that begins with "/"' if modifier in ("", "=", "^~") else "not empty"
+    expected = 'a path that begins with "/"'
+    if modifier not in ("", "=", "^~"):
+        expected = "@NAME" if modifier == "@" else "a regular expression that is not empty"
     hint = "a regular expression needs ~ before it" if re.search(r"[\\^$*(]", pattern) else ""
     report.error(at, f'"location" must be {expected}, got {quoted(at.text)}', hint)
     return False
@@ -121,7 +133,9 @@ def _handler(node: Node, modifier: str, names: Names, setting: Setting) -> Proxy
     for extra in written[1:]:
         first = written[0]
         message = f"{quoted(extra.spec.name)} does not go with {quoted(first.spec.name)}"
-        report.error(extra.name, message, f"which is in line {first.place.line}")
+        report.error(
+            extra.name, message, f"{quoted(first.spec.name)} is in line {first.place.line}"
+        )
     if not written:
         if not node.broken:
             message = '"location" has none of proxy_pass, return, admin, metrics, so it answers 404'
@@ -141,8 +155,8 @@ def _return(node: Node, report: Report) -> Return:
     if text is None and re.match(r"https?://|\$scheme|/", code):
         try:
             return _checked(Return(302, parse(code)), at, report)
-        except units.BadValue as error:
-            report.error(at, f'"return" needs {error.expected}', error.hint)
+        except BadVariable as error:
+            bad_variable(error, at, node, report)
             return Return(302, parse(""))
     if not re.fullmatch(r"[1-9][0-9]{2}", code) or not 200 <= int(code) <= 599:
         report.error(at, f'"return" must be a code from 200 to 599 or a URL, got {quoted(code)}')

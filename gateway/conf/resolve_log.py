@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 from gateway.conf import templates
-from gateway.conf.check import Node
+from gateway.conf.check import Node, bad_variable
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import AccessLog, LogFormat, Template, Var
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 from gateway.conf.suggest import did_you_mean
+from gateway.conf.templates import BadVariable
 from gateway.conf.units import BadValue
 
 _PREDEFINED = {
@@ -66,8 +67,10 @@ def _log_format(node: Node, report: Report) -> LogFormat:
     for word in words:
         try:
             parts.extend(templates.parse(word.text).parts)
+        except BadVariable as error:
+            bad_variable(error, word, node, report)
         except BadValue as error:
-            report.error(word, f'"log_format" needs {error.expected}', error.hint)
+            report.error(word, f'"log_format" must be {error.expected}', error.hint)
     template = Template(tuple(parts))
     return LogFormat(node.get("name"), template, node.get("escape", "default"))
 

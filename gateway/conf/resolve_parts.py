@@ -23,7 +23,7 @@ def secret(node: Node | None, argument: str, setting: Setting) -> str:
     try:
         value, in_place = read_secret(token.text, setting.prefix, setting.environment)
     except BadValue as error:
-        setting.report.error(token, f"{quoted(node.spec.name)} must be {error.expected}")
+        setting.report.error(token, f"{quoted(node.spec.name)}: {error.expected}")
         return ""
     if in_place:
         message = f"the secret of {quoted(node.spec.name)} is written in the configuration"

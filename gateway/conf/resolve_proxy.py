@@ -13,6 +13,7 @@ from gateway.conf.sources import Token
 from gateway.conf.suggest import did_you_mean
 
 BY_MODEL = ("$upstream_by_model", "${upstream_by_model}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(/.*)?|\$\{?upstream_by_model\}?")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 
 
@@ -20,7 +21,7 @@ def resolve_proxy(node: Node, modifier: str, names: Names, report: Report) -> Pr
     token = node.token("url")
     match = _URL.fullmatch(token.text)
     if match is None:
-        hint = f"write http://{token.text}" if re.match(r"[A-Za-z0-9$]", token.text) else ""
+        hint = f"write http://{token.text}" if _NAME.fullmatch(token.text) else ""
         message = f'"proxy_pass" must be http://NAME or https://NAME, got {quoted(token.text)}'
         report.error(token, message, hint)
         return None
@@ -73,6 +74,10 @@ def _declared(
         return None
     if not target:
         report.error(at, '"proxy_pass" names no upstream', 'write http://NAME of an "upstream"')
+        return None
+    if target == "unix:":
+        hint = "declare it: upstream NAME { server unix:/PATH; } and write http://NAME"
+        report.error(at, "a socket is not a declared upstream", hint)
         return None
     if _is_address(target):
         hint = f"declare it: upstream NAME {{ server {target}; }} and write {scheme}://NAME"

@@ -10,7 +10,7 @@ from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.files import Unreadable, read_bytes
 from gateway.conf.model import Listen, Location, Server
-from gateway.conf.resolve_location import resolve_location, resolve_return
+from gateway.conf.resolve_location import check_shared, resolve_location, resolve_return
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 
@@ -20,6 +20,7 @@ LOCATIONS_MAX = 4096
 
 def resolve_server(node: Node, outer: Scope, names: Names, setting: Setting) -> Server:
     report, scope = setting.report, outer.inner(node)
+    check_shared(scope, names, setting)
     listens = resolve_listen.listens(node, report)
     locations = _locations(node, scope, names, setting)
     _check_admin(node, listens, locations, report)
@@ -121,6 +122,7 @@ def _load(certificate: str, key: str, at: Node, report: Report) -> None:
         # An empty passphrase: without one OpenSSL would ask at the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or str(error)
-        message = f"cannot use {quoted(certificate)} with {quoted(key)}: {reason}"
-        report.error(at.token("file"), message)
+        mismatch = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+        message = f"cannot use {quoted(certificate)} with {quoted(key)}"
+        why = "the key belongs to another certificate" if mismatch else "both must be PEM"
+        report.error(at.token("file"), f"{message}: {why}", "" if mismatch else "no passphrase")

@@ -64,7 +64,7 @@ def _balance(node: Node, report: Report) -> Balance:
 def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, ...]:
     engines: list[EngineLine] = []
     seen: dict[tuple[str, int, str], Node] = {}
-    failed = "server" in node.broken
+    failed = node.has("server") and not node.all("server")
     for line in node.all("server"):
         engine = _engine(line, report)
         if engine is None:
@@ -100,7 +100,6 @@ def _engine(line: Node, report: Report) -> EngineLine | None:
     token = line.token("address")
     try:
         address = units.address(_without_scheme(token.text))
-        events = _events(line)
     except units.BadValue as error:
         report.error(
             token, f'"server" must be {error.expected}, got {quoted(token.text)}', error.hint
@@ -123,7 +122,7 @@ def _engine(line: Node, report: Report) -> EngineLine | None:
         backup=line.get("backup", False),
         down=line.get("down", False),
         role=line.get("role", "both"),
-        events=events,
+        events=_events(line, report),
         place=line.place,
     )
 
@@ -138,20 +137,23 @@ def _without_scheme(text: str) -> str:
     return text
 
 
-def _events(line: Node) -> str:
+def _events(line: Node, report: Report) -> str:
     endpoint: str = line.get("events", "")
     if not endpoint:
         return ""
+    expected, hint = "tcp://HOST:PORT or ipc://PATH", ""
     scheme, mark, rest = endpoint.partition("://")
-    if not mark or scheme not in ("tcp", "ipc") or not rest:
-        raise units.BadValue("a server with events=tcp://HOST:PORT or events=ipc://PATH")
-    if scheme == "tcp":
+    good = bool(mark and rest and scheme in ("tcp", "ipc"))
+    if good and scheme == "tcp":
+        try:
+            good = units.address(rest).port > 0
+        except units.BadValue:
+            good = False
         if rest.startswith(("*", "0.0.0.0", "[::]")):
-            raise units.BadValue(
-                "a server whose events= names one host", "* is for the engine's side"
-            )
-        if units.address(rest).port < 1:
-            raise units.BadValue("a server whose events= has a port")
+            good, hint = False, "write the engine's host; * is for the engine's own side"
+    if not good:
+        message = f'"server" parameter {quoted("events=" + endpoint)}: expected {expected}'
+        report.error(line.token("events"), message, hint)
     return endpoint
 
 

@@ -159,8 +159,9 @@ class Table:
     def knows(self, name: str) -> bool:
         return name in self._by_name or name in self.foreign
 
-    def allows(self, name: str, context: str) -> bool:
-        return (name, context) in self._by_place or name in self.foreign
+    def allows(self, name: str, context: str, block: bool) -> bool:
+        directive = self._by_place.get((name, context))
+        return name in self.foreign or (directive is not None and directive.block == block)
 
     def begins(self, name: str, context: str) -> bool:
         # Short names of nginx ("ssl", "set") are as likely an argument on a line of its own.

@@ -17,23 +17,30 @@ PARTS_MAX = 256
 _DOLLAR = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))?")
 
 
+class BadVariable(BadValue):
+    """A `$` without a name, or an unknown name; `written` is that piece of the text."""
+
+    def __init__(self, message: str, written: str, guess: str = "") -> None:
+        hint = "" if written != "$" else "a plain dollar sign cannot be written here"
+        super().__init__(message, hint, guess)
+        self.written = written
+
+
 def is_known(name: str) -> bool:
     return variables.find(name) is not None
 
 
 def parse(text: str, known: Callable[[str], bool] = is_known) -> Template:
-    """The template of a text. Raises BadValue: a `$` without a name, an unknown variable."""
+    """The template of a text. Raises BadVariable; BadValue for one of too many parts."""
     parts: list[str | Var] = []
     at = 0
     for match in _DOLLAR.finditer(text):
         name = match[1] or match[2]
         if not name:
-            raise BadValue(
-                'a variable name after "$"', "a plain dollar sign cannot be written here"
-            )
+            raise BadVariable('"$" without a variable name', "$")
         if not known(name):
             guess = did_you_mean(name, variables.names(), mark="$")
-            raise BadValue(f'a known variable, not "${name}"{guess}')
+            raise BadVariable(f'unknown variable "${name}"', match[0], guess)
         if match.start() > at:
             parts.append(text[at : match.start()])
         parts.append(Var(name))

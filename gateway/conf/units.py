@@ -26,12 +26,13 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class BadValue(ValueError):
-    """`expected` says what would be right; `hint` what to do."""
+    """`expected` says what would be right, `hint` what to do, `guess` what may have been meant."""
 
-    def __init__(self, expected: str, hint: str = "") -> None:
+    def __init__(self, expected: str, hint: str = "", guess: str = "") -> None:
         super().__init__(expected)
         self.expected = expected
         self.hint = hint
+        self.guess = guess
 
 
 def seconds(text: str) -> float:
@@ -88,8 +89,7 @@ def integer(text: str) -> int:
 
 def flag(text: str) -> bool:
     if text not in ("on", "off"):
-        hint = "write on or off" if text.lower() in ("true", "false", "yes", "no", "1", "0") else ""
-        raise BadValue('"on" or "off"', hint)
+        raise BadValue('"on" or "off"')
     return text == "on"
 
 
@@ -139,7 +139,7 @@ def address(text: str) -> Address:
             raise BadValue("an IPv6 address in brackets, such as [::1]:8000")
         return Address(_ipv6(inside), _port(rest[1:]) if rest else -1)
     if text.count(":") > 1:
-        raise BadValue("host:port", f"an IPv6 address is written in brackets: [{text}]")
+        raise BadValue("host:port", "an IPv6 address is in brackets: [::1]:8000")
     host, colon, rest = text.partition(":")
     return Address(_host(host), _port(rest) if colon else -1)
 

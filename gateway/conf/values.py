@@ -19,8 +19,8 @@ def convert(arg: Arg, text: str) -> str | int | float | bool | Template:
     if text in arg.choices and arg.kind != "flag":
         return text
     if arg.kind == "choice":
-        guess = did_you_mean(text, arg.choices)
-        raise BadValue(_choices(arg.choices) + guess)
+        guess = did_you_mean(text, arg.choices) if len(arg.choices) > 1 else ""
+        raise BadValue(_choices(arg.choices), guess=guess)
     if arg.kind in ("time", "size", "int"):
         return _number(arg, text)
     if arg.kind == "flag":
