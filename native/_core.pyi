@@ -2,6 +2,22 @@
 
 from typing import Final, final
 
+__all__ = [
+    "Counters",
+    "EngineLoad",
+    "EngineSet",
+    "HashRing",
+    "Ledger",
+    "RoundRobin",
+    "Scan",
+    "SeriesSnapshot",
+    "Stats",
+    "__version__",
+    "rewrite",
+    "scan",
+    "splice",
+]
+
 __version__: Final[str]
 
 @final

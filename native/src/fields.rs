@@ -86,17 +86,20 @@ pub fn boolean(value: &[u8]) -> Option<bool> {
 /// `None` for null and for what no engine takes as an integer; saturates at 64 bits.
 pub fn integer(value: &[u8]) -> Option<i64> {
     if let Some(word) = text(value) {
-        let word = word.trim();
-        let grammatical = word.bytes().all(|b| b.is_ascii_digit() || b"+-.".contains(&b));
-        return match grammatical {
-            true => whole(word.parse().ok()?),
-            false => None,
-        };
+        let word = word.trim().replace('_', "");
+        let plain = word.bytes().all(|b| b.is_ascii_digit() || b"+-.".contains(&b));
+        return if plain { exact(&word) } else { None };
     }
-    match std::str::from_utf8(value).ok()?.parse::<i64>() {
-        Ok(exact) => Some(exact),
-        Err(_) => whole(number(value)?),
+    match value {
+        b"true" => Some(1),
+        b"false" => Some(0),
+        [b'-' | b'0'..=b'9', ..] => exact(std::str::from_utf8(value).ok()?),
+        _ => None,
     }
+}
+
+fn exact(word: &str) -> Option<i64> {
+    word.parse().ok().or_else(|| whole(word.parse().ok()?))
 }
 
 fn number(value: &[u8]) -> Option<f64> {
@@ -139,7 +142,8 @@ mod tests {
         assert_eq!(integer(b"1e2"), Some(100));
         assert_eq!(integer(b"\" 7 \""), Some(7));
         assert_eq!(integer(b"99999999999999999999"), Some(i64::MAX));
-        for none in ["1.5", "null", "true", "\"inf\"", "\"\"", "[1]"] {
+        assert_eq!((integer(b"true"), integer(b"\"1_000\"")), (Some(1), Some(1000)));
+        for none in ["1.5", "null", "\"inf\"", "\"\"", "[1]"] {
             assert_eq!(integer(none.as_bytes()), None, "{none}");
         }
     }

@@ -1,0 +1,208 @@
+"""Counters and histograms add up over workers, never go back, and are what was recorded."""
+
+import math
+import random
+import struct
+
+import pytest
+from harness.mapped import Writer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from native import reference
+from native._core import Counters, Stats
+
+TIMES = st.one_of(
+    st.sampled_from(
+        [-1.0, math.nan, math.inf, -math.inf, 0.0, 0.05, 0.0500001, 1.0, 3600.0, 9999.0]
+    ),
+    st.floats(0.0001, 700),
+)
+COUNTS = st.integers(-1, 100_000)
+REQUESTS = st.tuples(
+    st.sampled_from([0, 101, 200, 204, 404, 429, 500, 599]),
+    st.integers(0, Stats.OUTCOMES - 1),
+    st.integers(0, Stats.LANES - 1),
+    *(TIMES,) * 3,
+    *(COUNTS,) * 6,
+)
+Request = tuple[int, int, int, float, float, float, int, int, int, int, int, int]
+SUMS = ("input_tokens", "output_tokens", "cached_tokens", "chunks", "bytes_in", "bytes_out")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), REQUESTS), max_size=20))
+def test_a_snapshot_is_what_was_recorded(records: list[tuple[int, Request]]) -> None:
+    first = Stats(3, 4)
+    workers = [first, Stats(3, 4, first.fd), Stats(3, 4, first.fd)]
+    for worker, stats in enumerate(workers):
+        stats.bind(worker)
+    first.add_series()
+    series = first.add_series()
+    for worker, request in records:
+        assert workers[worker].record(series, *request)
+    seen = [request for _, request in records]
+    snapshot = workers[2].snapshot(series)
+    by_class: dict[tuple[int, int], int] = {}
+    for status, outcome, *_ in seen:
+        by_class[status // 100, outcome] = by_class.get((status // 100, outcome), 0) + 1
+    assert snapshot.requests == [(*key, count) for key, count in sorted(by_class.items())]
+    assert snapshot.lanes == [sum(request[2] == lane for request in seen) for lane in range(2)]
+    for at, name in enumerate(SUMS, 6):
+        assert getattr(snapshot, name) == sum(max(0, request[at]) for request in seen)
+    assert snapshot.metered == sum(request[6] >= 0 or request[7] >= 0 for request in seen)
+    for at, name in enumerate(("e2el", "ttft", "tpot"), 3):
+        bounds = Stats.bounds(name)
+        valid = [request[at] for request in seen if 0 <= request[at] < math.inf]
+        counts, sum_s = snapshot.histograms[name]
+        expected = [0] * (len(bounds) + 1)
+        for value in valid:
+            expected[reference.bucket(bounds, value)] += 1
+        assert counts == expected
+        assert math.isclose(sum_s, sum(valid), rel_tol=1e-9, abs_tol=1e-12)
+    assert sum(snapshot.histograms["itl"][0]) == 0
+
+
+def test_bounds_are_made_for_tokens() -> None:
+    for name, low, high in (("ttft", 0.001, 600), ("itl", 0.0005, 60), ("tpot", 0.0005, 60)):
+        bounds = Stats.bounds(name)
+        assert (bounds[0], bounds[-1]) == (low, high)
+        assert list(bounds) == sorted(set(bounds))
+        assert len(bounds) <= 64
+    for slo in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
+        assert slo in Stats.bounds("ttft")
+        assert slo in Stats.bounds("itl")
+    with pytest.raises(ValueError, match="there is no histogram `jitter`"):
+        Stats.bounds("jitter")
+
+
+def test_gaps_are_written_in_place() -> None:
+    stats = Stats(2, 2)
+    other = Stats(2, 2, stats.fd)
+    stats.bind(0)
+    other.bind(1)
+    series = stats.add_series()
+    bounds = Stats.bounds("itl")
+    views = [owner.itl_view(series) for owner in (stats, other)]
+    for view in views:
+        assert (len(view), view.readonly) == (8 * (len(bounds) + 2), False)
+        counts = view[: 8 * (len(bounds) + 1)].cast("Q")
+        counts[3] += 2
+        counts[len(bounds)] += 1
+        struct.pack_into("d", view, 8 * (len(bounds) + 1), 1.25)
+    del stats
+    counts_seen, sum_s = other.snapshot(series).histograms["itl"]
+    assert (counts_seen[3], counts_seen[-1], sum(counts_seen), sum_s) == (4, 2, 6, 2.5)
+    # The mapping outlives the object it was lent by.
+    views[0][:8].cast("Q")[0] = 5
+    assert other.snapshot(series).histograms["itl"][0][0] == 5
+
+
+def test_a_series_that_comes_back_starts_from_zero() -> None:
+    stats = Stats(1, 1)
+    stats.bind(0)
+    request = (200, 0, 0, 1.0, 0.1, 0.01, 10, 10, 0, 10, 100, 100)
+    old = stats.add_series()
+    assert stats.record(old, *request)
+    with pytest.raises(ValueError, match="room for 1 series"):
+        stats.add_series()
+    assert stats.remove_series(old)
+    assert not stats.remove_series(old)
+    new = stats.add_series()
+    assert stats.snapshot(new).requests == []
+    assert stats.record(new, *request)
+    assert not stats.record(old, *request)
+    assert stats.snapshot(new).requests == [(2, 0, 1)]
+    with pytest.raises(ValueError, match="is gone"):
+        stats.itl_view(old)
+
+
+BUSY = """
+from native._core import Stats
+stats = Stats(3, 4, fd)
+stats.bind(worker)
+series = 1 << 32
+def step(i):
+    stats.record(series, 200, worker, 0, 1.0, 0.5, 0.25, 3, 2, 1, 2, 10, 20)
+"""
+
+
+def test_sums_never_go_back_while_workers_are_killed_and_replaced() -> None:
+    rnd = random.Random(11)
+    stats = Stats(3, 4)
+    assert stats.add_series() == 1 << 32
+    series, reported, last = 1 << 32, 0, 0
+
+    def requests() -> int:
+        return sum(count for _, _, count in stats.snapshot(series).requests)
+
+    for _ in range(6):
+        with Writer(BUSY, stats.fd, 0) as one, Writer(BUSY, stats.fd, 1) as two:
+            for _ in range(rnd.randint(1, 6)):
+                reported_now = one.done(1)
+                now = requests()
+                assert now >= last
+                last = now
+            reported_now += two.done(rnd.randint(1, 6))
+            one.kill()
+            two.kill()
+        reported += reported_now
+        before = stats.snapshot(series)
+        assert stats.retire(0)
+        assert stats.retire(1)
+        after = stats.snapshot(series)
+        assert after.requests == before.requests
+        assert after.histograms == before.histograms
+        assert requests() >= max(reported, last)
+        last = requests()
+    total = stats.snapshot(series)
+    # Each of the twelve kills may have cut one record in two, and nothing else.
+    for count in (sum(total.histograms["e2el"][0]), total.lanes[0], total.input_tokens // 3):
+        assert abs(count - last) <= 12
+
+
+def test_counters_stay_and_gauges_go_with_their_worker() -> None:
+    names = (["accepted", "refused"], ["open"])
+    first = Counters(2, *names)
+    second = Counters(2, *names, first.fd)
+    first.bind(0)
+    second.bind(1)
+    assert first.names == ["accepted", "refused", "open"]
+    first.add(0)
+    second.add(0, 4)
+    first.add(2, 3)
+    second.set(2, 5)
+    second.add(2, -1)
+    assert second.values() == [5, 0, 7]
+    assert first.retire(1)
+    second.add(0, 100)
+    second.set(2, 100)
+    assert first.values() == [5, 0, 3]
+    assert first.value(2) == 3
+    with pytest.raises(ValueError, match="`refused` only goes up"):
+        first.add(1, -1)
+    with pytest.raises(ValueError, match="`accepted` is no gauge"):
+        first.set(0, 1)
+    with pytest.raises(ValueError, match=r"3 is outside 0\.\.3"):
+        first.add(3)
+    with pytest.raises(ValueError, match="declared twice"):
+        Counters(1, ["a"], ["a"])
+    with pytest.raises(ValueError, match="not shared memory of this counters"):
+        Counters(2, ["accepted", "refused"], ["shut"], first.fd)
+
+
+def test_misuse_is_refused() -> None:
+    stats = Stats(1, 2)
+    series = stats.add_series()
+    request = (200, 0, 0, 1.0, 0.1, 0.01, 10, 10, 0, 10, 100, 100)
+    for call in (lambda: stats.record(series, *request), lambda: stats.itl_view(series)):
+        with pytest.raises(RuntimeError, match="call `bind` first"):
+            call()
+    stats.bind(0)
+    for status, outcome, lane in ((600, 0, 0), (200, Stats.OUTCOMES, 0), (200, 0, Stats.LANES)):
+        with pytest.raises(ValueError, match="at most 599"):
+            stats.record(series, status, outcome, lane, *request[3:])
+    with pytest.raises(ValueError, match="not a handle"):
+        stats.record(5, *request)
+    with pytest.raises(ValueError, match="these sizes need"):
+        Stats(1, 3, stats.fd)
