@@ -14,8 +14,6 @@ cdef enum:
 
 cdef enum:
     READ_AHEAD_MAX = 65536       # unparsed bytes kept behind a running exchange
-    WRITE_HIGH = 65536           # bytes waiting for the client before its engine is paused
-    WRITE_LOW = 16384
     LINGER_MAX = 1 << 20         # bytes thrown away after an early answer
 
 cdef double LINGER_S = 2.0
@@ -40,7 +38,7 @@ cdef bint no_body(int status, bytes method):
     return status == 204 or status == 304 or status < 200 or method == b"HEAD"
 
 
-cdef class Sink(Timed):
+cdef class Sink(Wire):
     """Where a reply goes. `raw`: takes HTTP/1.1 bytes; otherwise head, payload and end one by one."""
     cdef readonly object listener
     cdef readonly str peer
@@ -57,6 +55,9 @@ cdef class Sink(Timed):
     cdef write(self, bytes data):
         pass
 
+    cdef write_raw(self, const char* p, Py_ssize_t n):
+        pass
+
     cdef take_head(self, int status, list headers):
         pass
 
@@ -71,8 +72,6 @@ cdef class Client(Sink):
     cdef object gate
     cdef object app
     cdef object loop
-    cdef object transport
-    cdef object _write
     cdef set registry
     cdef Limits limits
     cdef int state
@@ -101,9 +100,7 @@ cdef class Client(Sink):
 
     def connection_made(self, transport):
         self.loop = asyncio.get_running_loop()
-        self.transport = transport
-        self._write = transport.write
-        transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        self.attach(transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.tls = transport.get_extra_info("sslcontext") is not None
@@ -121,7 +118,7 @@ cdef class Client(Sink):
         elif self.state == S_LINGER:
             self.body_have += len(data)
             if self.body_have > LINGER_MAX:
-                self.transport.abort()
+                self.shut(True)
         elif self.state == S_BUSY or self.state == S_HEAD:
             self.pending = self.pending + data if self.pending else data
             if len(self.pending) > READ_AHEAD_MAX:
@@ -130,12 +127,14 @@ cdef class Client(Sink):
     def eof_received(self):
         if self.state == S_BUSY or self.state == S_STREAM or self.state == S_BODY:
             self._left()
+        self.fd = -1
         return False
 
     def connection_lost(self, exc):
         if self.state == S_BUSY or self.state == S_STREAM or self.state == S_BODY:
             self._left()
         self.state = S_CLOSED
+        self.fd = -1
         self.unwatch()
         self.registry.discard(self)
         self.request = None
@@ -176,7 +175,7 @@ cdef class Client(Sink):
             if self.state == S_BUSY or self.state == S_STREAM:
                 self._left()
             else:
-                self.transport.abort()
+                self.shut(True)
         elif self.read_paused and self.state == S_BUSY:
             # A paused read hides the client's leaving: look at the socket instead.
             if _hung_up(self.transport):
@@ -187,13 +186,13 @@ cdef class Client(Sink):
             if self.pending:
                 self._refuse(None, (408, "request_timeout", "the request head did not arrive in time"))
             else:
-                self.transport.close()
+                self.shut(False)
         elif self.state == S_BODY:
             self._refuse(self.request, (408, "request_timeout", "the request body did not arrive in time"))
         elif self.state == S_STREAM and leg is not None:
             leg.fail("client_timeout", "the request body did not arrive in time")
         elif self.state == S_LINGER or self.state == S_CLOSED:
-            self.transport.abort()
+            self.shut(True)
 
     # ---- requests ----
 
@@ -279,7 +278,7 @@ cdef class Client(Sink):
             self._too_large(r, limit)
             return
         if r.expects and end == n:
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.put(b"HTTP/1.1 100 Continue\r\n\r\n")
         chunked_reset(&self.framing)
         self.body_parts = []
         self.body_have = 0
@@ -420,7 +419,7 @@ cdef class Client(Sink):
         out.append(b"\r\n")
         if not bare:
             out.append(body)
-        self._write(b"".join(out))
+        self.put(b"".join(out))
         self.finished(request, not unread)
 
     def run_asgi(self, Request request):
@@ -432,7 +431,7 @@ cdef class Client(Sink):
         """No more requests: closes now when idle, else after the reply that runs."""
         self.closing_ = True
         if self.state == S_HEAD:
-            self.transport.close()
+            self.shut(False)
 
     @property
     def busy(self):
@@ -446,7 +445,7 @@ cdef class Client(Sink):
         if leg is not None:
             leg.fail("shutdown", "the gateway is stopping")
         if self.transport is not None and self.state != S_CLOSED and self.state != S_LINGER:
-            self.transport.close()
+            self.shut(False)
 
     # ---- what a Leg calls ----
 
@@ -461,7 +460,10 @@ cdef class Client(Sink):
         return b"connection: keep-alive\r\n" if request.version == 10 else b""
 
     cdef write(self, bytes data):
-        self._write(data)
+        self.put(data)
+
+    cdef write_raw(self, const char* p, Py_ssize_t n):
+        self.put_raw(p, n)
 
     cdef finished(self, Request request, bint keep):
         cdef bytes data
@@ -487,7 +489,7 @@ cdef class Client(Sink):
         if read_all and not self.pending:
             self.state = S_CLOSED
             self.deadline = now_s() + self.limits.send_timeout_s
-            self.transport.close()
+            self.shut(False)
             return
         self.state = S_LINGER
         self.pending = b""
@@ -503,7 +505,7 @@ cdef class Client(Sink):
         self.cycle = None
         self.request = None
         self.deadline = now_s() + self.limits.send_timeout_s
-        self.transport.close()
+        self.shut(False)
 
     cdef _left(self):
         """The client is gone: whatever runs for it stops."""
@@ -515,7 +517,7 @@ cdef class Client(Sink):
         self.leg = None
         self.cycle = None
         self.body_parts = None
-        self.transport.abort()
+        self.shut(True)
         if cycle is not None:
             cycle.disconnect()
         if leg is not None:

@@ -320,7 +320,7 @@ cdef class Leg(Timed):
     cdef _send(self, bytes data):
         self.conn.written += PyBytes_GET_SIZE(data)
         self.bytes_sent += PyBytes_GET_SIZE(data)
-        self.conn._write(data)
+        self.conn.put(data)
 
     cdef send_body(self, bytes data, bint done):
         """More of a request body that passes through."""
@@ -634,7 +634,6 @@ cdef class Leg(Timed):
         """Body bytes, the first of them together with the client's head."""
         cdef Py_ssize_t used = n, got
         cdef bint boundary, done = False
-        cdef bytes payload
         if self.body_mode == B_CHUNKED:
             boundary = chunked_boundary(&self.framing)
             self.framing.odd = False
@@ -657,25 +656,29 @@ cdef class Leg(Timed):
                 self.left -= used
                 done = self.left == 0
             self._look(p, used, now)
-            payload = p[:used]
             if self.out_mode == O_RAW:
                 self.bytes_to_client += used
-                self.client.write(head + payload if head is not None else payload)
+                if head is None:
+                    self.client.write_raw(p, used)
+                else:
+                    self.client.write(head + p[:used])
             else:
-                self._payload(payload, done, head)
+                self._payload(p[:used], done, head)
         if done and not self.over:
             self._complete(used < n)
 
     cdef _raw_chunks(self, const char* p, Py_ssize_t used, Py_ssize_t got, bint whole, bint done, bytes head):
         """Chunks go through as they are where this read began and ended between two; else the payload is
         put into a chunk of ours, so that the client is between two chunks after every write."""
-        cdef Py_ssize_t keep = used
         cdef bytes out
         self.bytes_to_client += got
-        if whole and (done and self.framing.last >= 0 or chunked_boundary(&self.framing)):
-            if done:
-                keep = self.framing.last      # trailers are dropped: the end is ours
-            out = p[:keep]
+        if whole and not done and chunked_boundary(&self.framing):
+            if head is None:
+                self.client.write_raw(p, used)
+                return
+            out = p[:used]
+        elif whole and done and self.framing.last >= 0:
+            out = p[:self.framing.last]      # trailers are dropped: the end is ours
         else:
             out = b"%x\r\n%b\r\n" % (got, _scratch[:got]) if got else b""
         if done:

@@ -8,7 +8,7 @@ the client is always at a framing boundary after a write; a connection serves on
 the order of its requests; every exchange ends in exactly one `leg_done` or one reply.
 
 The parts share one compiled module so that calls between them are C calls:
-http1 (heads, chunk framing), clock (deadlines), meter (event streams), edit (replies that change),
+http1 (heads, chunk framing), clock (deadlines), wire (writing), meter (event streams), edit (replies that change),
 request, client (connections from clients), asgi (the Starlette lane), upstream (connections to engines), leg.
 """
 
@@ -38,6 +38,7 @@ __version__ = "0.1.0"
 
 include "http1.pxi"
 include "clock.pxi"
+include "wire.pxi"
 include "meter.pxi"
 include "request.pxi"
 include "client.pxi"

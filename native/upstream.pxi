@@ -7,31 +7,22 @@ cdef enum:
 cdef bytearray _read_buffer = bytearray(READ_SIZE)
 cdef char* _read_at = _read_buffer
 
-cdef extern from "sys/socket.h" nogil:
-    int getsockopt(int, int, int, void*, unsigned int*)
-
 cdef enum:
     IPPROTO_TCP_ = 6
     TCP_INFO_ = 11
     BYTES_ACKED_AT = 120         # offset of tcpi_bytes_acked in Linux's struct tcp_info
 
 
-cdef class Conn(Timed):
+cdef class Conn(Wire):
     """One connection to an engine: idle in its pool, or lent to one Leg."""
     cdef Pool pool
-    cdef object transport
-    cdef object _write
     cdef Leg leg
     cdef Py_ssize_t served        # exchanges begun on it
     cdef bint lost
-    cdef int fd
     cdef uint64_t written         # request bytes handed to it so far
 
     def connection_made(self, transport):
-        self.transport = transport
-        self._write = transport.write
-        self.fd = transport.get_extra_info("socket").fileno()
-        transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        self.attach(transport)
         self.watch()
 
     def get_buffer(self, Py_ssize_t hint):
@@ -61,6 +52,7 @@ cdef class Conn(Timed):
         self.pool.forget(self)
         if leg is not None:
             leg.upstream_end(exc)
+        self.fd = -1
 
     def pause_writing(self):
         cdef Leg leg = self.leg
@@ -79,7 +71,7 @@ cdef class Conn(Timed):
         self.pool.forget(self)
         self.deadline = 0
         if not self.lost:
-            self.transport.abort()
+            self.shut(True)
 
     cdef bint acknowledged(self, uint64_t before) noexcept:
         """Has the engine's host acknowledged any byte after the first `before`? True where nobody can tell
