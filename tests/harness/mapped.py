@@ -1,7 +1,7 @@
 """Processes that map the same shared memory, write to it as fast as they can, and get killed.
 
-A child runs a piece of Python with the inherited descriptor `fd` and its number `worker`; its `step(i)` is
-called for ever, and every 50 steps it says how many it has done.
+A child runs a piece of Python with the inherited descriptor `fd` and its number `worker`; its
+`step(i)` is called for ever, and every 50 steps it says how many it has done.
 """
 
 import signal
@@ -52,7 +52,7 @@ class Writer:
         self,
         kind: type[BaseException] | None,
         value: BaseException | None,
-        tb: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         with suppress(ProcessLookupError):
             self.kill()

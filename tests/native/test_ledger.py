@@ -68,7 +68,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def replace(self, worker: int) -> None:
-        """The worker dies; its successor binds the same slot; a late write of the dead one is lost."""
+        """A worker dies, its successor binds the slot; late writes of the dead one are lost."""
         dead = self.ledgers[worker]
         reaper = self.ledgers[(worker + 1) % WORKERS]
         assert reaper.retire(worker)

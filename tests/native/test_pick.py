@@ -16,7 +16,7 @@ def mask(data: st.DataObject, size: int) -> bytes:
     return bytes(data.draw(st.lists(st.sampled_from([0, 1, 1, 255]), min_size=size, max_size=size)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), WEIGHTS)
 def test_round_robin_takes_turns_as_the_reference_does(
     data: st.DataObject, weights: list[int]
@@ -84,9 +84,7 @@ def test_ties_are_broken_at_random_by_weight_and_reproducibly() -> None:
     picks = Counter(engine_set.least(b"\1\1\1\1", seed) for seed in range(8000))
     for i, share in enumerate((1000, 1000, 2000, 4000)):
         assert abs(picks[i] - share) < 200
-    assert {engine_set.least(b"\1\1\1\1", 77) for _ in range(20)} == {
-        engine_set.least(b"\1\1\1\1", 77)
-    }
+    assert len({engine_set.least(b"\1\1\1\1", 77) for _ in range(20)}) == 1
     unlimited = b"\1\1\1\0"
     assert engine_set.room(unlimited) is unlimited
 
@@ -131,10 +129,7 @@ def test_places_of_keys_are_the_same_for_ever() -> None:
     """Gateways of different versions must agree; a change here moves every session once."""
     ring = HashRing([f"10.0.0.{i}:8000" for i in range(8)], [1] * 8)
     keys = (b"", b"session-1", b"user@example.com", bytes(range(256)))
-    assert [ring.pick(key, b"\1" * 8) for key in keys] == PLACES
-
-
-PLACES: list[int] = []
+    assert [ring.pick(key, b"\1" * 8) for key in keys] == [4, 5, 1, 0]
 
 
 def test_misuse_is_refused() -> None:

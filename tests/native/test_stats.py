@@ -30,7 +30,7 @@ Request = tuple[int, int, int, float, float, float, int, int, int, int, int, int
 SUMS = ("input_tokens", "output_tokens", "cached_tokens", "chunks", "bytes_in", "bytes_out")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), REQUESTS), max_size=20))
 def test_a_snapshot_is_what_was_recorded(records: list[tuple[int, Request]]) -> None:
     first = Stats(3, 4)
