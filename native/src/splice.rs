@@ -70,6 +70,7 @@ pub fn rewrite<'a>(
     let mut edits = Vec::with_capacity(4 + scan.strip.len());
     let mut replace = |span, with| edits.push(Edit { span, with });
     match (wanted.model, scan.span(Field::Model)) {
+        (Some(model), Some(span)) if span.of(body) == model => {}
         (Some(model), Some(span)) => replace(span, model),
         (Some(model), None) => {
             inserted.extend_from_slice(b"\"model\":");
