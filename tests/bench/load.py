@@ -20,6 +20,8 @@ import wire
 from client import Connection
 from offer import GRACE_S, Load, keep_asking, pace
 
+RAMP_S = 0.001  # between the starts of two streams
+
 
 class Window:
     """CPU of proxy and load generator, and counts, between `begin` and `end`."""
@@ -95,15 +97,16 @@ async def streams(load: Load, args: argparse.Namespace) -> dict[str, Any]:
     beside them.
     """
     probing = args.probe_seconds if args.probes else 0.0
-    ramp = max(args.streams / 1000, args.interval / 1000)
-    total = ramp + args.warm + args.seconds + probing + 1.0
+    opened = await load.open(args.streams)
+    ramp = args.streams * RAMP_S  # planned; a busy machine may take longer, so streams outlast it
+    total = 2 * ramp + args.warm + args.seconds + probing + 2.0
     chunks = int(total * 1000 / args.interval)
-    for connection in await load.open(args.streams):
+    began = monotonic()
+    for started, connection in enumerate(opened):
+        await load.wait(began + started * RAMP_S)
         load.busy += 1
         connection.ask(load.ask(True, chunks, args.interval), load.give_back)
-        await asyncio.sleep(0.001)
-    started = monotonic()
-    await load.wait(started + args.warm)
+    await asyncio.sleep(args.warm)
     load.tally.gap = 0.0
     window = Window(load)
     await load.wait(monotonic() + args.seconds)

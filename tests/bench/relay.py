@@ -150,7 +150,11 @@ def versions(names: list[str]) -> dict[str, str]:
     if any(name in report.OURS for name in names):
         git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        found["kvgate"] = f"{version('kvgate')} {commit}".strip()
+        command = [sys.executable, "-m", "gateway", "-v"]
+        shown = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=proxies.ROOT
+        )
+        found["kvgate"] = f"{(shown.stdout + shown.stderr).strip().rpartition('/')[2]} {commit}"
     if "nginx" in names:
         binary = proxies.nginx_binary()
         shown = subprocess.run([binary, "-v"], capture_output=True, text=True, check=False)
@@ -199,6 +203,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     args = options()
     proc.raise_file_limit()
+    about = {"machine": machine(), "versions": versions(args.proxies)}
     began, (busy, stolen) = time.monotonic(), busy_s()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgate-bench-")))
@@ -210,8 +215,7 @@ def main() -> int:
     busy_now, stolen_now = busy_s()
     line["noise"]["others_cpu_share"] = round(max(0.0, busy_now - busy - own_s()) / seconds, 3)
     line["noise"]["stolen_cpu_share"] = round((stolen_now - stolen) / seconds, 3)
-    line |= {"machine": machine(), "versions": versions(args.proxies)}
-    line |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "pinned": args.pin}
+    line |= about | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "pinned": args.pin}
     print(report.table(line), file=sys.stderr)
     print(f"noise: {line['noise']}", file=sys.stderr)
     if args.json:
