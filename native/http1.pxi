@@ -131,6 +131,43 @@ cdef bint has_token(const char* p, Py_ssize_t n, const char* lower, Py_ssize_t m
     return False
 
 
+cdef bint named_hop(char* raw, Field* fields, Py_ssize_t count, Field f) noexcept nogil:
+    """Does any Connection header name this field? Then it is hop-by-hop too."""
+    cdef Py_ssize_t i
+    for i in range(count):
+        if fields[i].name_len == 10 and memcmp(raw + fields[i].name, b"connection", 10) == 0:
+            if has_token(raw + fields[i].value, fields[i].value_len, raw + f.name, f.name_len):
+                return True
+    return False
+
+
+cdef Py_ssize_t copy_fields(char* raw, Field* fields, Py_ssize_t count, Names drop, char* out) noexcept:
+    """Writes the header lines that go on, `name: value` CR LF, to `out`; returns their length."""
+    cdef Py_ssize_t i, at = 0
+    cdef bint has_named = False
+    cdef Field f
+    for i in range(count):
+        if fields[i].name_len == 10 and memcmp(raw + fields[i].name, b"connection", 10) == 0:
+            # The usual values name nothing.
+            has_named = has_named or not (
+                same(raw + fields[i].value, fields[i].value_len, b"keep-alive", 10)
+                or same(raw + fields[i].value, fields[i].value_len, b"close", 5))
+    for i in range(count):
+        f = fields[i]
+        if drop.has(raw + f.name, f.name_len) or has_named and named_hop(raw, fields, count, f):
+            continue
+        at = put(out, at, raw + f.name, f.name_len)
+        at = put(out, at, b": ", 2)
+        at = put(out, at, raw + f.value, f.value_len)
+        at = put(out, at, b"\r\n", 2)
+    return at
+
+
+cdef inline Py_ssize_t put(char* out, Py_ssize_t at, const char* p, Py_ssize_t n) noexcept nogil:
+    memcpy(out + at, p, n)
+    return at + n
+
+
 # ---- chunk framing -------------------------------------------------------------------------------------
 
 cdef enum:

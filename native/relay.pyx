@@ -9,7 +9,8 @@ the order of its requests; every exchange ends in exactly one `leg_done` or one 
 
 The parts share one compiled module so that calls between them are C calls:
 http1 (heads, chunk framing), clock (deadlines), wire (writing), meter (event streams), edit (replies that change),
-request, client (connections from clients), asgi (the Starlette lane), upstream (connections to engines), leg.
+request, sink, reader and client (connections from clients), asgi (the Starlette lane), plan (what a location compiles to),
+upstream (connections to engines), reply (a reply on its way), leg (one exchange).
 """
 
 import asyncio
@@ -41,8 +42,13 @@ include "clock.pxi"
 include "wire.pxi"
 include "meter.pxi"
 include "request.pxi"
+include "sink.pxi"
+include "reader.pxi"
 include "client.pxi"
 include "asgi.pxi"
 include "edit.pxi"
+include "plan.pxi"
 include "upstream.pxi"
+include "reply_head.pxi"
+include "reply.pxi"
 include "leg.pxi"
