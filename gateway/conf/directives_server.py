@@ -43,6 +43,7 @@ DIRECTIVES = (
         "server_name",
         ("server",),
         (Arg("name", "text", many=True),),
+        repeat=True,
         default='""',
         doc="Names in the Host header that this server answers to.",
         note="Exact, `*.example.org`, `.example.org`, `api.*`, `~regex`; tried in this order.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from gateway.conf.model import Place
 from gateway.conf.sources import Source, Token
 
+LINE_MAX = 4096  # characters of a source line that is kept to be shown
 ERRORS_MAX = 200  # a file with more is the wrong file; the rest is counted, not shown
 
 
@@ -93,16 +94,18 @@ class Report:
         self._keep(ConfigError(Place(file, 0, 0), message, hint))
 
     def _add(self, source: Source, offset: int, message: str, hint: str, severity: str) -> None:
+        if len(self.found) >= ERRORS_MAX:
+            self.dropped += 1
+            return
         place = source.place(offset)
         line = source.line(place.line)
+        if len(line) > LINE_MAX:
+            line = ""
         self._keep(ConfigError(place, message, hint, source.chain, severity, line))
 
     def _keep(self, error: ConfigError) -> None:
         key = (error.place, error.chain, error.message)
         if key in self._seen:
-            return
-        if len(self.found) >= ERRORS_MAX:
-            self.dropped += 1
             return
         self._seen.add(key)
         self.found.append(error)

@@ -28,7 +28,7 @@ _OPEN_VARIABLE = re.compile(r"\$\{(?![A-Za-z0-9_]+\})")
 _ESCAPE = re.compile(r"""\\(["'\\trn])""")
 _CONTROL = {"t": "\t", "r": "\r", "n": "\n"}
 _SIGNS = {";": SEMICOLON, "{": OPEN, "}": CLOSE}
-_AFTER_QUOTE = frozenset(" \t\r\n;{}")
+_AFTER_QUOTE = frozenset((*" \t\r\n;{})", ""))  # ")" as in nginx's if; "": the end of the file
 _MISTAKES_MAX = 50  # a file with more bad quotes than this is not a configuration file
 
 

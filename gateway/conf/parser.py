@@ -34,6 +34,9 @@ class Grammar(Protocol):
     def knows(self, name: str) -> bool:
         """Whether it is the name of any statement, ours or nginx's."""
 
+    def is_block(self, name: str, context: str) -> bool:
+        """Whether a statement of that name has a block there."""
+
     def begins(self, name: str, context: str) -> bool:
         """Whether a bare word that starts a line there can only be the name of a statement."""
 
@@ -91,7 +94,9 @@ class _Run:
             self.at += 1
             hint = "remove it" if token.kind == SEMICOLON else "a block needs a name before it"
             self.parser.report.error(token, f'unexpected "{token.text}"', hint)
-            if token.kind == OPEN:
+            if token.kind == OPEN and self.surplus > 0:
+                self.surplus -= 1  # written twice; it has no "}" of its own
+            elif token.kind == OPEN:
                 self._open(Statement(token), token, keep=False)
 
     def _close(self, token: Token) -> None:
@@ -107,16 +112,19 @@ class _Run:
 
     def _statement(self) -> None:
         name = self.tokens[self.at]
-        self._mend_braces(name)
+        lacks_brace = self._lacks_brace(name)
+        if not lacks_brace:
+            self._mend_braces(name)
         args: list[Token] = []
         self.at += 1
-        while True:
-            token = self.tokens[self.at]
-            if token.kind == WORD and not self._begins_statement(token):
-                args.append(token)
-                self.at += 1
-                continue
-            break
+        while (token := self.tokens[self.at]).kind == WORD:
+            if lacks_brace and self.parser.grammar.begins(token.text, name.text):
+                self._open_missing(Statement(name, tuple(args)))
+                return
+            if self._begins_statement(token):
+                break
+            args.append(token)
+            self.at += 1
         statement = Statement(name, tuple(args))
         if token.kind == OPEN:
             self.at += 1
@@ -125,15 +133,35 @@ class _Run:
         if token.kind == SEMICOLON:
             self.at += 1
         else:
-            last = args[-1] if args else name
-            hint = (
-                f"write {quoted(token.text)} in quotes if it is meant as an argument"
-                if token.kind == WORD
-                else ""
-            )
-            message = f'{quoted(name.text)} is not terminated by ";"'
-            self.parser.report.error(last, message, hint, after=True)
+            self._report_unterminated(args[-1] if args else name, name, token)
         self._keep(statement)
+
+    def _report_unterminated(self, last: Token, name: Token, following: Token) -> None:
+        hint = ""
+        if following.kind == WORD:
+            hint = f"write {quoted(following.text)} in quotes if it is meant as an argument"
+        message = f'{quoted(name.text)} is not terminated by ";"'
+        self.parser.report.error(last, message, hint, after=True)
+
+    def _lacks_brace(self, name: Token) -> bool:
+        """Whether this is a block whose "{" was forgotten: there are more "}", no "{" follows, and
+        what follows as an argument is a statement of such a block."""
+        grammar = self.parser.grammar
+        if self.surplus >= 0 or not grammar.is_block(name.text, self.frames[-1].context):
+            return False
+        at = self.at + 1
+        found = False
+        while self.tokens[at].kind == WORD:
+            found = found or grammar.begins(self.tokens[at].text, name.text)
+            at += 1
+        return found and self.tokens[at].kind != OPEN
+
+    def _open_missing(self, statement: Statement) -> None:
+        last = statement.args[-1] if statement.args else statement.name
+        message = f'{quoted(statement.name.text)} has no opening "{{"'
+        self.parser.report.error(last, message, after=True)
+        self.surplus += 1
+        self._open(statement, statement.name, keep=True)
 
     def _begins_statement(self, word: Token) -> bool:
         """A bare word that starts a line and is a statement here: the one before lacks its `;`."""

@@ -143,6 +143,9 @@ class Table:
             for context in directive.contexts:
                 assert (directive.name, context) not in self._by_place, directive.name
                 self._by_place[directive.name, context] = directive
+        self._names: dict[str, list[str]] = {}
+        for name, context in sorted(self._by_place):
+            self._names.setdefault(context, []).append(name)
 
     def find(self, name: str, context: str) -> Directive | None:
         return self._by_place.get((name, context))
@@ -151,7 +154,7 @@ class Table:
         return self._by_name.get(name, [])
 
     def names_in(self, context: str) -> list[str]:
-        return sorted(name for name, where in self._by_place if where == context)
+        return self._names.get(context, [])
 
     def names(self) -> list[str]:
         return sorted(self._by_name)
@@ -162,6 +165,10 @@ class Table:
     def allows(self, name: str, context: str, block: bool) -> bool:
         directive = self._by_place.get((name, context))
         return name in self.foreign or (directive is not None and directive.block == block)
+
+    def is_block(self, name: str, context: str) -> bool:
+        directive = self._by_place.get((name, context))
+        return directive is not None and directive.block
 
     def begins(self, name: str, context: str) -> bool:
         # Short names of nginx ("ssl", "set") are as likely an argument on a line of its own.

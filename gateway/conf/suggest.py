@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import lru_cache
 
 _NAME_MAX = 64  # nothing longer is a typing mistake, and matching costs its square
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    if len(word) > _NAME_MAX:
-        return None
+    return _nearest(word, tuple(names)) if len(word) <= _NAME_MAX else None
+
+
+@lru_cache(maxsize=1024)
+def _nearest(word: str, names: tuple[str, ...]) -> str | None:
     by_lower: dict[str, str] = {}
     for name in names:
         by_lower.setdefault(name.lower(), name)
     lower = word.lower()
-    if lower in by_lower:
-        return by_lower[lower]
-    dashed = lower.replace("-", "_")
-    if dashed in by_lower:
-        return by_lower[dashed]
+    for form in (lower, lower.replace("-", "_")):
+        if form in by_lower:
+            return by_lower[form]
     found = get_close_matches(lower, by_lower, n=1, cutoff=0.72)
     return by_lower[found[0]] if found else None
 
