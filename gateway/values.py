@@ -171,9 +171,13 @@ def _span(start: float, end: float) -> str:
 
 
 def _upstream_addr(ctx: Context) -> str | None:
-    if not ctx.attempts:
-        return ctx.engine.address if ctx.engine is not None else None
-    return _tried(ctx, lambda a: a.engine.address)
+    """Every engine that was tried, and the one that is being asked: it joins `attempts` only when
+    its leg has ended, after the reply's header was made.
+    """
+    asked = [attempt.engine for attempt in ctx.attempts]
+    if ctx.engine is not None and (not asked or asked[-1] is not ctx.engine):
+        asked.append(ctx.engine)
+    return ", ".join(engine.address for engine in asked) or None
 
 
 def _upstream_status(ctx: Context) -> str | None:

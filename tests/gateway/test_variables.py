@@ -124,6 +124,16 @@ def test_several_engines_are_listed() -> None:
     assert text(ctx) == "e:1, e:2502, 200-, 0.1002"
 
 
+def test_the_engine_being_asked_is_listed_after_those_that_failed() -> None:
+    address = compile_header(template(Var("upstream_addr")))
+    ctx = context()
+    assert address(ctx) == b""
+    ctx.engine = Fake(address="e:2")  # type: ignore[assignment]
+    assert address(ctx) == b"e:2"
+    ctx.attempts = (Attempt(Fake(address="e:1"), leg(), 502),)  # type: ignore[arg-type]
+    assert address(ctx) == b"e:1, e:2"
+
+
 def test_values() -> None:
     ctx = context(
         {b"x-forwarded-for": b"1.1.1.1", b"cookie": b"a=b; c=d", b"host": b"H:80"}, t_end=10.5,
