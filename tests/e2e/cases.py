@@ -30,25 +30,25 @@ CALL = {"type": "function", "function": {"name": "weather"}}
 
 def chat(**fields: object) -> tuple[str, dict[str, object]]:
     return CHAT, {
-        "model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 24, **fields
+        "model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 12, **fields
     }  # fmt: skip
 
 
 def completion(**fields: object) -> tuple[str, dict[str, object]]:
     return COMPLETIONS, {
-        "model": MODEL, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 24, **fields
+        "model": MODEL, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, **fields
     }  # fmt: skip
 
 
 def messages(**fields: object) -> tuple[str, dict[str, object]]:
     return "/v1/messages", {
-        "model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 24, **fields
+        "model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 12, **fields
     }  # fmt: skip
 
 
 def response(**fields: object) -> tuple[str, dict[str, object]]:
     return "/v1/responses", {
-        "model": MODEL, "input": "Name a fruit.", "temperature": 0, "max_output_tokens": 24,
+        "model": MODEL, "input": "Name a fruit.", "temperature": 0, "max_output_tokens": 12,
         **fields,
     }  # fmt: skip
 
@@ -95,6 +95,8 @@ REFUSED = {
     "bad previous response": response(previous_response_id="resp_0"),
     "no such method of ours": ("/v1/embeddings", {"model": MODEL, "input": "x"}),
 }
+# What simulated engines do otherwise.
+NOT_SIMULATED = frozenset({"completion of two prompts", "no such method of ours"})
 # Refused by whoever sees it first: status and shape must agree, wording may differ.
 REFUSED_ANYWHERE = {
     "unknown model": (

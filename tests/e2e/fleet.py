@@ -132,5 +132,6 @@ def _sim(port: int, events: KvEvents) -> Command:
     argv = [sys.executable, "-m", "engines.sim", "--port", str(port), "--served-model-name", MODEL]
     argv += ["--block-size", str(BLOCK_SIZE), "--max-model-len", "2048"]
     argv += ["--enable-prompt-tokens-details", "--kv-events-config", publish]
+    argv += ["--profile", "fixed:5"]  # ms per step: requests take long enough to be seen
     root = str(Path(__file__).resolve().parents[2])
     return Command(tuple(argv), (("PYTHONPATH", root),))

@@ -4,7 +4,7 @@ import OpenAI from "openai";
 
 const [baseURL, model, messages] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: "unused", maxRetries: 0 });
-const request = { model, messages: JSON.parse(messages), temperature: 0, max_tokens: 24 };
+const request = { model, messages: JSON.parse(messages), temperature: 0, max_tokens: 12 };
 
 const whole = await client.chat.completions.create(request);
 

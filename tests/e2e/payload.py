@@ -23,7 +23,7 @@ OWN_HEADERS = frozenset({
 
 @dataclass(slots=True)
 class Stream:
-    text: str = ""
+    text: dict[int, str] = field(default_factory=dict)  # by choice: those take turns as they like
     ids: set[str] = field(default_factory=set)
     shapes: list[str] = field(default_factory=list)  # kinds of events; equal neighbours are one
 
@@ -34,7 +34,8 @@ class Stream:
         event = json.loads(data)
         if "id" in event:
             self.ids.add(event["id"])
-        self.text += cut_text(event)
+        for index, text in cut_text(event):
+            self.text[index] = self.text.get(index, "") + text
         shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
         if not self.shapes or self.shapes[-1] != shape:
             self.shapes.append(shape)
@@ -56,31 +57,35 @@ def stream_of(lines: list[str]) -> Stream:
     return stream
 
 
-def cut_text(event: dict[str, object]) -> str:
-    """Takes the generated text out of one event (chat, completions, messages, responses)."""
+def cut_text(event: dict[str, object]) -> list[tuple[int, str]]:
+    """Takes the generated text out of one event (chat, completions, messages, responses).
+
+    Returns (choice, text) pairs.
+    """
     found = []
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else []:
+        index = choice["index"]
         if isinstance(choice.get("text"), str):
-            found.append(choice["text"])
+            found.append((index, choice["text"]))
             choice["text"] = ""
         delta = choice.get("delta", {})
         if isinstance(delta.get("content"), str) and "role" not in delta:
             # Taken out whole: a last event has a content or none, as the timing had it.
-            found.append(delta.pop("content"))
+            found.append((index, delta.pop("content")))
         for call in delta.get("tool_calls") or []:
             arguments = call.get("function", {}).get("arguments")
             if isinstance(arguments, str) and not call["function"].get("name"):
-                found.append(arguments)
+                found.append((index, arguments))
                 call["function"]["arguments"] = ""
     delta = event.get("delta")
     if isinstance(delta, str):
-        found.append(delta)
+        found.append((0, delta))
         event["delta"] = ""
     elif isinstance(delta, dict) and isinstance(delta.get("text"), str):
-        found.append(delta["text"])
+        found.append((0, delta["text"]))
         delta["text"] = ""
-    return "".join(found)
+    return found
 
 
 def blank(value: object) -> object:

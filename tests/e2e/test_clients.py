@@ -18,9 +18,9 @@ from e2e.fleet import ALIAS, CACHE, MODEL, Engine, Lane
 from e2e.payload import stream_of
 
 ASK = cases.ASK
-LIMITS = {"temperature": 0, "max_tokens": 24}
+LIMITS = {"temperature": 0, "max_tokens": 12}
 # The client has no temperature any more, the engine still has.
-CLAUDE_LIMITS = {"extra_body": {"temperature": 0}, "max_tokens": 24}
+CLAUDE_LIMITS = {"extra_body": {"temperature": 0}, "max_tokens": 12}
 NODE_PACKAGE = "openai@6.30.1"
 
 
@@ -85,11 +85,11 @@ def test_openai_completion_and_models(client: openai.OpenAI) -> None:
 
 def test_openai_response(client: openai.OpenAI) -> None:
     reply = client.responses.create(
-        model=MODEL, input="Name a fruit.", temperature=0, max_output_tokens=24
+        model=MODEL, input="Name a fruit.", temperature=0, max_output_tokens=12
     )
     assert reply.output_text
     with client.responses.stream(
-        model=MODEL, input="Name a fruit.", temperature=0, max_output_tokens=24
+        model=MODEL, input="Name a fruit.", temperature=0, max_output_tokens=12
     ) as stream:
         streamed = "".join(
             event.delta for event in stream if event.type == "response.output_text.delta"
@@ -135,7 +135,7 @@ def test_anthropic_message(claude: anthropic.Anthropic, expected: str) -> None:
     reply = claude.messages.create(model=MODEL, messages=ASK, **CLAUDE_LIMITS)
     assert reply.content[0].type == "text"
     assert reply.content[0].text == expected
-    assert reply.stop_reason == "end_turn"
+    assert reply.stop_reason in ("end_turn", "max_tokens")
     assert reply.usage.output_tokens > 0
 
 
@@ -144,7 +144,7 @@ def test_anthropic_stream(claude: anthropic.Anthropic, expected: str) -> None:
         assert "".join(stream.text_stream) == expected
         final = stream.get_final_message()
     assert final.model == ALIAS
-    assert final.stop_reason == "end_turn"
+    assert final.stop_reason in ("end_turn", "max_tokens")
 
 
 def test_anthropic_counts_and_errors(claude: anthropic.Anthropic) -> None:
@@ -197,7 +197,7 @@ def test_openai_node(lane: Lane, node_modules: Path, expected: str, tmp_path: Pa
 
 
 def test_curl_shows_tokens_as_they_come(lane: Lane, engines: list[Engine]) -> None:
-    path, body = cases.chat(stream=True, max_tokens=160, ignore_eos=True)
+    path, body = cases.chat(stream=True, max_tokens=80, ignore_eos=True)
     arrived: list[float] = []
     lines: list[str] = []
     started_s = time.monotonic()

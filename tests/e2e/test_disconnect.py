@@ -67,7 +67,7 @@ def test_many_that_leave_at_once_leave_nothing_running(lane: Lane, engines: list
         streams = [http.stream("POST", lane.base_url + path, json=body) for _ in range(8)]
         for stream in streams:
             assert stream.__enter__().status_code == 200
-        assert busy(engines) == 8
+        waiting.until(lambda: busy(engines) == 8, "all streams to be at work", 30)
         for stream in streams:
             stream.__exit__(None, None, None)
     waiting.until(lambda: busy(engines) == 0, "the engines to stop", SOON_S)

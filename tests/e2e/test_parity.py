@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from e2e import cases
-from e2e.fleet import ALIAS, MODEL, Engine, Lane
+from e2e.fleet import ALIAS, KIND, MODEL, Engine, Lane
 from e2e.payload import Stream, blank, headers_of, stream_of
 
 Asked = tuple[str, dict[str, object]]
@@ -19,6 +19,13 @@ def streamed(http: httpx.Client, base_url: str, asked: Asked) -> tuple[httpx.Res
     with http.stream("POST", base_url + asked[0], json=asked[1]) as reply:
         assert reply.status_code == 200, reply.read()
         return reply, stream_of(list(reply.iter_lines()))
+
+
+@pytest.fixture(autouse=True)
+def simulated(request: pytest.FixtureRequest) -> None:
+    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")
+    if KIND == "sim" and name in cases.NOT_SIMULATED:
+        pytest.skip("simulated engines do otherwise")
 
 
 @pytest.fixture(scope="module")
