@@ -102,6 +102,8 @@ def _with_configuration(options: argparse.Namespace) -> int:
         loaded = read(_file(options), options.prefix, options.globals)
     except ConfigErrors as error:
         _say(render_errors(error.errors, options.format), options.format)
+        if options.file is None:
+            print("    hint: -c FILE names the configuration", file=sys.stderr)
         return 1
     if loaded.warnings or (options.format == "json" and only_test):
         _say(render_errors(loaded.warnings, options.format), options.format)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
+from gateway.conf.patterns import compile_regex
 from gateway.paths import plain
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class LocationTable(Generic[T]):
     __slots__ = ("_exact", "_prefixes", "_regexes", "named")
 
     def __init__(self, locations: Iterable[tuple[str, str, T]]) -> None:
-        """`locations`: (modifier, pattern, value) in file order. Raises re.error."""
+        """`locations`: (modifier, pattern, value) in file order. Raises BadValue."""
         self._exact: dict[bytes, T] = {}
         self._regexes: list[tuple[re.Pattern[bytes], T]] = []
         self.named: dict[str, T] = {}
@@ -42,8 +43,8 @@ class LocationTable(Generic[T]):
             elif modifier == "@":
                 self.named[pattern] = value
             else:
-                flags = re.IGNORECASE if modifier == "~*" else 0
-                self._regexes.append((re.compile(raw, flags), value))
+                regex = compile_regex(pattern, ignore_case=modifier == "~*")
+                self._regexes.append((regex, value))
         self._prefixes = sorted(prefixes, key=lambda row: -len(row[0]))
 
     def match(self, path: bytes) -> T | None:
@@ -93,7 +94,7 @@ class Site(Generic[T]):
     def _add_name(self, name: str, table: LocationTable[T]) -> None:
         raw = name.lower().encode()
         if name.startswith("~"):
-            self._regexes.append((re.compile(name[1:].encode(), re.IGNORECASE), table))
+            self._regexes.append((compile_regex(name[1:], ignore_case=True), table))
         elif raw.startswith(b"*."):
             self._leading.append((raw[1:], table))
         elif raw.startswith(b"."):

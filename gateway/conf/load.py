@@ -71,10 +71,9 @@ def _run(
     report = files.report
     parser = Parser(TABLE, files, report)
     statements = []
-    if globals:
-        text = globals if globals.rstrip().endswith((";", "}")) else f"{globals};"
-        statements += parser.parse(Source(GLOBALS_NAME, text))
-    statements += parser.parse(main)
+    for source in (*_globals(globals), main):
+        _refuse_surrogates(source, report)
+        statements += parser.parse(source)
     root = check(statements, Token(END, "", main, 0, 0), report)
     setting = Setting(
         report=report,
@@ -86,3 +85,18 @@ def _run(
     if report.failed:
         raise ConfigErrors(report.all())
     return Loaded(config, tuple(files.sources), report.all())
+
+
+def _globals(text: str | None) -> tuple[Source, ...]:
+    if not text or not text.strip():
+        return ()
+    return (Source(GLOBALS_NAME, text if text.rstrip()[-1] in ";}" else f"{text};"),)
+
+
+def _refuse_surrogates(source: Source, report: Report) -> None:
+    """A command line may hold bytes that are no text: they are refused here, once."""
+    try:
+        source.text.encode()
+    except UnicodeEncodeError as error:
+        report.error_in(source, error.start, "the text is not UTF-8")
+        raise ConfigErrors(report.all()) from None

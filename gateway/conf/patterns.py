@@ -14,16 +14,17 @@ REGEX_MAX = 1024  # characters
 _PCRE_NAME = re.compile(r"\(\?<(?![=!])")
 
 
-def compile_regex(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """Compiles a pattern; PCRE's `(?<name>...)` is accepted. Raises BadValue.
+def compile_regex(pattern: str, *, ignore_case: bool = False) -> re.Pattern[bytes]:
+    """Compiles a pattern for matching bytes; PCRE's `(?<name>...)` is accepted. Raises BadValue.
 
     Matching is by `search`, as in nginx: anchors are written.
     """
     if len(pattern) > REGEX_MAX:
         raise BadValue(f"a regular expression of at most {REGEX_MAX} characters")
+    raw = _PCRE_NAME.sub("(?P<", pattern).encode()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return re.compile(_PCRE_NAME.sub("(?P<", pattern), re.IGNORECASE if ignore_case else 0)
-    except (re.error, RecursionError, OverflowError) as error:
+            return re.compile(raw, re.IGNORECASE if ignore_case else 0)
+    except (re.error, ValueError, RecursionError, OverflowError) as error:
         raise BadValue(f"a regular expression ({error})") from None

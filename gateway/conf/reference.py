@@ -22,6 +22,7 @@ _RELOAD = {"live": "takes effect on reload", "restart": "needs a restart"}
 _WHEN = {
     "request": "from the request's head on",
     "route": "from routing on",
+    "pick": "once an engine is chosen",
     "reply": "from the reply's head on",
     "end": "at the end",
 }

@@ -10,7 +10,7 @@ import os
 
 from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
-from gateway.conf.model import Config, Upstream
+from gateway.conf.model import Config, Server, Upstream
 from gateway.conf.resolve_listen import check_listens
 from gateway.conf.resolve_location import check_shared
 from gateway.conf.resolve_log import log_formats
@@ -35,6 +35,7 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
     if not http.has("server"):
         setting.report.error(http.name, '"http" has no "server"', "nothing would be served")
     check_listens(http.all("server"), servers, setting.report)
+    _check_body_sizes(http, servers, setting.report)
     by_model = [node for node in _passes(http) if node.get("url").endswith(BY_MODEL)]
     check_models(http.all("upstream"), by_model, setting.report)
     main = Scope((root,))
@@ -71,6 +72,16 @@ def _names(http: Node, setting: Setting) -> Names:
     # What a wrong or misspelt statement ("upstreem") declares is not missing.
     upstreams_broken = any(nearest(name, ("upstream",)) for name in http.broken)
     return Names(upstreams, upstreams_broken, formats, "log_format" in http.broken)
+
+
+def _check_body_sizes(http: Node, servers: tuple[Server, ...], report: Report) -> None:
+    """A body larger than the budget of all bodies could never be buffered."""
+    total = Scope((http,)).value("client_body_buffers_total")
+    largest = max((x.client_max_body_size for s in servers for x in s.locations), default=0)
+    node = http.one("client_body_buffers_total") or http.one("client_max_body_size")
+    if largest > total:
+        message = f"client_max_body_size allows {largest} bytes, client_body_buffers_total {total}"
+        report.warn((node or http).name, message, "a request that large could not be buffered")
 
 
 def _passes(http: Node) -> list[Node]:

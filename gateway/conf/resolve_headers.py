@@ -39,7 +39,7 @@ def set_headers(scope: Scope, report: Report) -> tuple[tuple[str, Template], ...
         if first is not node:
             hint = f"first in {first.place.file}:{first.place.line}"
             report.error(node.token("name"), f"header {quoted(name)} is set twice", hint)
-        if _value_is_good(node, "route", report) and not _is_managed(node, report):
+        if _value_is_good(node, "pick", report) and not _is_managed(node, report):
             found.append((name, value))
     return tuple(found)
 

@@ -12,7 +12,7 @@ from gateway.conf.sources import Token
 from gateway.conf.templates import variables_of
 from gateway.conf.units import BadValue
 
-_ORDER = ("request", "route", "reply", "end")
+_ORDER = ("request", "route", "pick", "reply", "end")
 
 
 def secret(node: Node | None, argument: str, setting: Setting) -> str:

@@ -57,7 +57,7 @@ def _balance(node: Node, report: Report) -> Balance:
     key = method.get("key")
     if key.constant is not None:
         report.warn(method.token("key"), 'the key of "hash" is the same for all requests')
-    misplaced_variables(key, method.token("key"), "request", report)
+    misplaced_variables(key, method.token("key"), "route", report)
     return Balance("hash", key, method.get("mode") == "consistent")
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-When = Literal["request", "route", "reply", "end"]
+When = Literal["request", "route", "pick", "reply", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`when`: request = the head is read; route = body read and upstream known; reply = the
-    reply's head is there; end = the exchange is over."""
+    """`when`: request = the head is read; route = the body is read and the upstream known; pick =
+    an engine is chosen; reply = the reply's head is there; end = the exchange is over."""
 
     name: str
     when: When
@@ -81,13 +81,18 @@ VARIABLES: tuple[Variable, ...] = (
         """,
     ),
     *_of(
-        "reply",
+        "pick",
         """
         attempts  number of engines tried
         engine  address of the engine that answered, as on its server line
+        upstream_addr  addresses of the engines tried, comma separated
+        """,
+    ),
+    *_of(
+        "reply",
+        """
         sent_http_  value of the reply header NAME
         status  status of the reply
-        upstream_addr  addresses of the engines tried, comma separated
         upstream_connect_time  seconds to connect to each engine, comma separated
         upstream_header_time  seconds to the reply's head of each engine, comma separated
         upstream_http_  value of the header NAME of the engine's reply

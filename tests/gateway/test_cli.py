@@ -106,6 +106,12 @@ def test_global_directives(
         assert capfd.readouterr().err.startswith('-g:1:1: error: unknown directive "nothing"')
 
 
+def test_global_directives_that_are_no_text(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file.write_text(PASS)
+    assert run("-t", "-c", str(file), "-g", "pid \udcff;") == 1
+    assert "-g:1:5: error: the text is not UTF-8" in capfd.readouterr().err
+
+
 def test_global_directive_and_the_file_s_are_duplicates(
     file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,12 +98,15 @@ def test_constant_of_templates() -> None:
 
 
 def test_regex_takes_pcre_group_names_but_not_lookbehind_for_one() -> None:
-    found = compile_regex(r"(?<=/)(?<name>\d+)").search("/12")
-    assert found is not None and found["name"] == "12"
-    assert compile_regex("^/A", ignore_case=True).search("/a")
+    found = compile_regex(r"(?<=/)(?<name>\d+)").search(b"/12")
+    assert found is not None and found["name"] == b"12"
+    assert compile_regex("^/A", ignore_case=True).search(b"/a")
+    assert compile_regex("^/é$").search("/é".encode())
 
 
-@pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", "(?P<x>a)(?P<x>b)", "a" * 2000, "(?<1>x)"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "[", "a{2,1}", "(?P<x>a)(?P<x>b)", "a" * 2000, "(?<1>x)", "(?u)x"]
+)
 def test_bad_regex(pattern: str) -> None:
     with pytest.raises(BadValue):
         compile_regex(pattern)
