@@ -85,11 +85,20 @@ def compile_log(template: Template, escape: str) -> Callable[[Context], str]:
     json, none.
     """
     form, getters = _form(template)
-    if escape == "json":
-        return lambda ctx: form % tuple([_json(get(ctx)) for get in getters])
-    if escape == "none":
-        return lambda ctx: form % tuple([_bare(get(ctx)) for get in getters])
-    return lambda ctx: form % tuple([_default(get(ctx)) for get in getters])
+    write, absent = _ESCAPES[escape]
+    names = [part.name for part in template.parts if not isinstance(part, str)]
+    # Most variables are made here and need no escaping; looking at each would cost more than making it.
+    risky = tuple(at for at, name in enumerate(names) if name not in _PLAIN)
+
+    def line(ctx: Context) -> str:
+        found = [get(ctx) for get in getters]
+        for at in risky:
+            value = found[at]
+            if value is not None:
+                found[at] = write(value)
+        return form % tuple([absent if value is None else value for value in found])
+
+    return line
 
 
 def _form(template: Template) -> tuple[str, tuple[Getter, ...]]:
@@ -104,9 +113,7 @@ _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 _UNSAFE_JSON = re.compile(r'[\x00-\x1f"\\]')
 
 
-def _default(text: str | None) -> str:
-    if text is None:
-        return "-"
+def _default(text: str) -> str:
     return _UNSAFE.sub(_hex, text) if _UNSAFE.search(text) else text
 
 
@@ -115,16 +122,13 @@ def _hex(match: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02X}" for byte in match.group().encode("latin-1", "replace"))
 
 
-def _json(text: str | None) -> str:
-    if text is None:
-        return ""
-    if text.isascii():
-        return _UNSAFE_JSON.sub(_json_escape, text) if _UNSAFE_JSON.search(text) else text
-    try:
-        text = text.encode("latin-1").decode()
-    except (UnicodeEncodeError, UnicodeDecodeError):
-        text = text.encode("ascii", "replace").decode()
-    return _UNSAFE_JSON.sub(_json_escape, text)
+def _json(text: str) -> str:
+    if not text.isascii():
+        try:
+            text = text.encode("latin-1").decode()
+        except (UnicodeEncodeError, UnicodeDecodeError):
+            text = text.encode("ascii", "replace").decode()
+    return _UNSAFE_JSON.sub(_json_escape, text) if _UNSAFE_JSON.search(text) else text
 
 
 def _json_escape(match: re.Match[str]) -> str:
@@ -132,8 +136,24 @@ def _json_escape(match: re.Match[str]) -> str:
     return "\\" + char if char in '"\\' else f"\\u{ord(char):04x}"
 
 
-def _bare(text: str | None) -> str:
+def _bare(text: str) -> str:
     """`escape=none` writes values as they are, but for what would end the line."""
-    if text is None:
-        return ""
     return text.replace("\n", " ").replace("\r", " ") if "\n" in text or "\r" in text else text
+
+
+# How a value is written, and what stands for one that is not there.
+_ESCAPES: dict[str, tuple[Callable[[str], str], str]] = {
+    "default": (_default, "-"),
+    "json": (_json, ""),
+    "none": (_bare, ""),
+}
+# Variables whose characters the gateway alone decides.
+_PLAIN = frozenset(
+    "attempts body_bytes_sent bytes_sent cached_tokens chunks completion_tokens connection "
+    "connection_requests engine error_code itl_max lane msec nginx_version pid prompt_tokens "
+    "proxy_host remote_addr remote_port request_completion request_id request_length request_time "
+    "scheme server_addr server_port server_protocol status stream termination time_iso8601 "
+    "time_local tpot ttft upstream_addr upstream_by_model upstream_bytes_received "
+    "upstream_bytes_sent upstream_connect_time upstream_header_time upstream_name "
+    "upstream_response_time upstream_status".split()  # noqa: SIM905
+)
