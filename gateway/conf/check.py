@@ -35,6 +35,11 @@ class Node:
     tokens: dict[str, Token] = field(default_factory=dict)
     children: list[Node] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    _by_name: dict[str, list[Node]] = field(default_factory=dict)
+
+    def add(self, child: Node) -> None:
+        self.children.append(child)
+        self._by_name.setdefault(child.spec.name, []).append(child)
 
     @property
     def place(self) -> Place:
@@ -48,15 +53,15 @@ class Node:
         """Where an argument was written; the directive's name where it was not."""
         return self.tokens.get(name, self.name)
 
-    def all(self, *names: str) -> list[Node]:
-        return [child for child in self.children if child.spec.name in names]
+    def all(self, name: str) -> list[Node]:
+        return self._by_name.get(name, [])
 
     def one(self, name: str) -> Node | None:
-        return next((child for child in self.children if child.spec.name == name), None)
+        return next(iter(self.all(name)), None)
 
     def has(self, *names: str) -> bool:
         """Whether a statement of one of these names was written, even a wrong or misspelt one."""
-        return bool(self.all(*names)) or any(nearest(wrong, names) for wrong in self.broken)
+        return any(map(self.all, names)) or any(nearest(wrong, names) for wrong in self.broken)
 
 
 MAIN = Directive("main", (), block=True)
@@ -89,7 +94,7 @@ def _check_block(statements: list[Statement], parent: Node, report: Report) -> N
         if node is None:
             parent.broken.add(name)
         else:
-            parent.children.append(node)
+            parent.add(node)
 
 
 def _find(statement: Statement, parent: Node, report: Report) -> Directive | None:

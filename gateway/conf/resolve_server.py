@@ -15,7 +15,6 @@ from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 
 PEM_BYTES_MAX = 1 << 20
-LOCATIONS_MAX = 4096
 
 
 def resolve_server(node: Node, outer: Scope, names: Names, setting: Setting) -> Server:
@@ -77,8 +76,10 @@ def _check_admin(
         return
     for child in node.all("location"):
         admin = child.one("admin")
+        if admin is None:
+            continue
         match = next((x for x in locations if x.place == child.place), None)
-        if admin is None or match is None or match.handler != "admin" or match.admin_token:
+        if match is None or match.handler != "admin" or match.admin_token:
             continue
         blocks = (child, node)
         if any("admin_token" in block.broken or block.one("admin_token") for block in blocks):

@@ -8,6 +8,8 @@ from functools import lru_cache
 
 _NAME_MAX = 64  # nothing longer is a typing mistake, and matching costs its square
 
+_NAMES_MAX = 1000  # generated files declare thousands of upstreams; comparing all takes seconds
+
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
     return _nearest(word, tuple(names)) if len(word) <= _NAME_MAX else None
@@ -22,6 +24,8 @@ def _nearest(word: str, names: tuple[str, ...]) -> str | None:
     for form in (lower, lower.replace("-", "_")):
         if form in by_lower:
             return by_lower[form]
+    if len(names) > _NAMES_MAX:
+        return None
     found = get_close_matches(lower, by_lower, n=1, cutoff=0.72)
     return by_lower[found[0]] if found else None
 
