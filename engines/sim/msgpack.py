@@ -48,14 +48,14 @@ def _head(length: int, fix: int, fix_max: int, wide: tuple[int, int, int]) -> by
 
 def pack(value: Any) -> bytes:
     """Raises TypeError for a type no event holds."""
+    if type(value) is int:  # first: events are lists of thousands of them
+        return pack_int(value)
     if value is None:
         return b"\xc0"
     if value is True:
         return b"\xc3"
     if value is False:
         return b"\xc2"
-    if isinstance(value, int):
-        return pack_int(value)
     if isinstance(value, str):
         data = value.encode()
         return _head(len(data), 0xA0, 31, (0xD9, 0xDA, 0xDB)) + data
@@ -70,8 +70,5 @@ def pack(value: Any) -> bytes:
             parts.append(pack(item))
         return b"".join(parts)
     if isinstance(value, Sequence):
-        head = _head(len(value), 0x90, 15, (0, 0xDC, 0xDD))
-        # Token ids and hashes: thousands of integers, all of one kind.
-        plain = len(value) > 0 and type(value[0]) is int
-        return head + b"".join(map(pack_int if plain else pack, value))
+        return _head(len(value), 0x90, 15, (0, 0xDC, 0xDD)) + b"".join(map(pack, value))
     raise TypeError(f"cannot pack {type(value).__name__}")

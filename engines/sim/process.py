@@ -218,7 +218,7 @@ class _EngineThread(threading.Thread):
         self._config = cli.settings(args)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._halt: asyncio.Event | None = None
         self._url = ""
         self._error: BaseException | None = None
 
@@ -231,13 +231,13 @@ class _EngineThread(threading.Thread):
             self._ready.set()
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._halt = asyncio.get_running_loop(), asyncio.Event()
         server = Server(self._config)
         try:
             await server.start()
             self._url = server.url
             self._ready.set()
-            await self._stop.wait()
+            await self._halt.wait()
         finally:
             await server.stop()
 
@@ -247,6 +247,6 @@ class _EngineThread(threading.Thread):
         return self._url
 
     def stop(self) -> None:
-        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._loop is not None and self._halt is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._halt.set)
         self.join(10)
