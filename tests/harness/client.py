@@ -94,7 +94,7 @@ class Client(Wire):
             self.sock.settimeout(before)
 
     def ends_within(self, seconds: float) -> bool:
-        """True when the other side ends the stream (bytes before that are kept) within `seconds`."""
+        """True when the other side ends the stream within `seconds`; bytes before that are kept."""
         before, deadline = self.sock.gettimeout(), time.monotonic() + seconds
         try:
             while (left := deadline - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
 """The gateway as a process: started from a configuration text, watched, stopped by signal.
 
-Invariant: black box. Only the command line, the sockets, the log files and /proc are used. A gateway
-that does not come up shows its own log in the error.
+Invariant: black box. Only the command line, the sockets, the log files and /proc are used. A
+gateway that does not come up shows its own log in the error.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Gateway:
 
     # ---- life
 
-    def wait_ready(self, address: tuple[str, int] | str) -> None:
-        """Blocks until it accepts on `address` and says it is ready."""
+    def wait_ready(self, address: tuple[str, int] | str, path: str = "/kvgate/ready") -> None:
+        """Blocks until it accepts on `address` and answers 200 at the admin socket's `path`."""
 
         def up() -> bool:
             if self.process.poll() is not None:
@@ -70,7 +70,7 @@ class Gateway:
             try:
                 with Client(address, timeout_s=1):
                     pass
-                return not self.admin or self.get("/kvgate/ready")[0] == 200
+                return not self.admin or self.get(path)[0] == 200
             except OSError:
                 return False
 

@@ -10,7 +10,8 @@ import json
 import threading
 from collections.abc import Iterable
 
-from harness.upstream import SCRIPT_WAIT_S, Peer, Script, Seen, read_body, unread
+from harness.peer import SCRIPT_WAIT_S, Peer, Script, Seen, read_body
+from harness.upstream import unread
 
 SSE_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"

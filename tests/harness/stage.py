@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import waiting
+from harness.certificate import Certificate
 from harness.client import Client
 from harness.gateway import Gateway, NoStart, free_ports
 from harness.upstream import Engine
@@ -27,7 +28,7 @@ LIVE_MAX = 5
 ACCESS_FIELDS = (
     "lane status request_method request_uri upstream_addr upstream_status body_bytes_sent "
     "request_time termination prompt_tokens completion_tokens"
-).split()
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,11 @@ class Conf:
     extra: str = ""  # more blocks inside http
     locations: str = ""  # more locations in both servers
     proxy_pass: str = "http://main"
+    listen_args: str = ""
     unix_engines: bool = False
+    tls_engines: str = ""  # folder of the certificate that the engines show
     keepalive_s: float = 5.0  # of the engines
+    ready: str = "/kvgate/ready"  # what must answer 200 before the stage is used
 
     def but(self, **changes: object) -> Conf:
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -166,18 +170,12 @@ class Stages:
             self._count += 1
             folder = self._root / str(self._count)
             folder.mkdir()
-            engines = [
-                Engine(
-                    unix_path=str(folder / f"e{index}.sock") if conf.unix_engines else "",
-                    keepalive_s=conf.keepalive_s,
-                )
-                for index in range(conf.engines)
-            ]
+            engines = [engine_for(conf, folder, index) for index in range(conf.engines)]
             ports = dict(zip(LANES, free_ports(len(LANES)), strict=True))
             admin = "" if NGINX else str(folder / "admin.sock")
             gateway = Gateway(render(conf, engines, ports, folder), folder, admin=admin)
             try:
-                gateway.wait_ready(("127.0.0.1", ports[LANES[0]]))
+                gateway.wait_ready(("127.0.0.1", ports[LANES[0]]), conf.ready)
             except NoStart as error:
                 if "in use" in str(error) and attempt + 1 < START_TRIES:
                     continue
@@ -190,6 +188,14 @@ class Stages:
             stage.discard()
 
 
+def engine_for(conf: Conf, folder: Path, index: int) -> Engine:
+    return Engine(
+        unix_path=str(folder / f"e{index}.sock") if conf.unix_engines else "",
+        tls=Certificate(Path(conf.tls_engines)).server() if conf.tls_engines else None,
+        keepalive_s=conf.keepalive_s,
+    )
+
+
 def render(conf: Conf, engines: list[Engine], ports: dict[str, int], folder: Path) -> str:
     """The configuration text: one server per lane, and the admin one on a unix socket."""
     lines = [f"server {engine.address} {conf.server_args};" for engine in engines]
@@ -200,7 +206,7 @@ def render(conf: Conf, engines: list[Engine], ports: dict[str, int], folder: Pat
         express = "" if NGINX else f"express {'on' if lane == 'express' else 'off'};"
         common = f"{express} {conf.location} {NGINX_LOCATION if NGINX else ''}"
         body.append(
-            f"server {{ listen 127.0.0.1:{ports[lane]}; {conf.server}\n"
+            f"server {{ listen 127.0.0.1:{ports[lane]} {conf.listen_args}; {conf.server}\n"
             f"  location / {{ proxy_pass {conf.proxy_pass}; {common} }}\n"
             f"  {fill(conf.locations, {'common': common, **names})} }}"
         )
@@ -212,7 +218,7 @@ def render(conf: Conf, engines: list[Engine], ports: dict[str, int], folder: Pat
         f"server {{ listen unix:{folder}/admin.sock;\n"
         "  location / { admin; }\n  location = /metrics { metrics; } }"
     )
-    log = " ".join(f'"{name}":"${name}"' for name in ACCESS_FIELDS).replace(" ", ",")
+    log = " ".join(f'"{name}":"${name}"' for name in ACCESS_FIELDS.split()).replace(" ", ",")
     http = f"log_format faults escape=json '{{{log}}}'; access_log {folder}/access.log faults;"
     return "\n".join([f"worker_processes 1; {conf.top}", f"http {{ {http}", *body, "}", ""])
 

@@ -15,10 +15,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from harness import waiting
-from harness.wire import Head, Malformed, Short, Wire
+from harness.peer import SCRIPT_WAIT_S, Peer, Script, Seen, read_body
+from harness.wire import Malformed, Short
 
 CONTROL_PATHS = frozenset(
     {"/health", "/v1/models", "/metrics", "/version", "/kv_event_sources", "/ping", "/load"}
@@ -27,94 +27,7 @@ MODELS = (
     b'{"object":"list","data":[{"id":"m1","object":"model","created":1,"owned_by":"vllm",'
     b'"root":"m1","parent":null,"max_model_len":4096,"permission":[]}]}'
 )
-SCRIPT_WAIT_S = 20.0
 WATCHED = select.EPOLLRDHUP | select.EPOLLONESHOT
-
-
-@dataclass(slots=True, repr=False)
-class Seen:
-    """One request as it arrived. Times are monotonic seconds, 0.0 = did not happen."""
-
-    head: Head
-    peer: Peer
-    body: bytes = b""
-    chunks: int = 0  # chunk count where the body came chunked
-    framing: str = "none"
-    complete: bool = False  # the body arrived whole
-    at: float = 0.0
-    done_at: float = 0.0  # the script returned
-
-    @property
-    def method(self) -> str:
-        return self.head.start[0].decode()
-
-    @property
-    def target(self) -> str:
-        return self.head.start[1].decode("latin-1")
-
-    def header(self, name: str) -> str | None:
-        value = self.head.get(name)
-        return None if value is None else value.decode("latin-1")
-
-
-Script = Callable[["Peer", Seen], None]
-
-
-class Peer(Wire):
-    """One accepted connection. `gone_at`: when the kernel told that the other side left."""
-
-    def __init__(self, sock: socket.socket, engine: Engine) -> None:
-        super().__init__(sock)
-        self.engine = engine
-        self.gone_at = 0.0
-        self.carried = 0  # data requests, control ones not counted
-        self.closed = False
-        self.sent = 0
-
-    def send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            count = self.sock.send(view)
-            self.sent += count
-            view = view[count:]
-
-    def left(self) -> None:
-        """Notes that the other side is gone; the first to see it (reader, writer, epoll) counts."""
-        with self.engine.changed:
-            if not self.closed and not self.gone_at:
-                self.gone_at = time.monotonic()
-                self.engine.changed.notify_all()
-
-    def fill(self, size: int = 65536) -> bool:
-        try:
-            more = super().fill(size)
-        except ConnectionError:
-            self.left()
-            raise
-        if not more:
-            self.left()
-        return more
-
-    def chunk_out(self, data: bytes) -> None:
-        self.send(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def last_chunk(self) -> None:
-        self.send(b"0\r\n\r\n")
-
-    def wait_gone(self, timeout_s: float = SCRIPT_WAIT_S) -> float:
-        """Blocks until the gateway has closed this connection; returns the moment."""
-        self.engine.wait(lambda: self.gone_at, "the gateway to close the connection", timeout_s)
-        return self.gone_at
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
-
-    def reset(self) -> None:
-        self.closed = True
-        # shutdown() would send FIN first; another thread blocked in recv() is woken by it, though,
-        # and only the connection's own thread calls this, so there is none.
-        super().reset()
 
 
 def unread(script: Script) -> Script:
@@ -132,7 +45,7 @@ def answer_ok(peer: Peer, seen: Seen) -> None:
 
 
 class Engine:
-    """Listens on 127.0.0.1 (port picked by the kernel and kept over `kill`/`revive`) or a unix path."""
+    """Listens on 127.0.0.1 (port kept over `kill` and `revive`) or a unix path."""
 
     def __init__(
         self,
@@ -188,8 +101,10 @@ class Engine:
                 raise waiting.NeverHappened(f"not within {timeout_s} s: {what}")
 
     def wait_seen(self, count: int = 1, timeout_s: float = 5.0) -> Seen:
-        """Blocks until `count` data requests have arrived (heads; bodies maybe not); the last one."""
-        self.wait(lambda: len(self.seen) >= count, f"{count} requests, got {len(self.seen)}", timeout_s)
+        """Blocks until `count` data requests have arrived (their heads); the last one."""
+        self.wait(
+            lambda: len(self.seen) >= count, f"{count} requests, got {len(self.seen)}", timeout_s
+        )
         return self.seen[count - 1]
 
     def note(self) -> None:
@@ -269,6 +184,7 @@ class Engine:
         except TimeoutError:
             return False
         peer.sock.settimeout(SCRIPT_WAIT_S)
+        peer.sent, peer.received = 0, len(peer.buffer)
         seen = Seen(peer.head(), peer, at=time.monotonic())
         if seen.method == "GET" and seen.target in CONTROL_PATHS:
             self._answer_control(peer, seen)
@@ -326,13 +242,3 @@ def _far_end_left(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLRDHUP)
     return bool(poll.poll(0))
-
-
-def read_body(peer: Peer, seen: Seen) -> None:
-    """Reads the request's body as its head frames it, into `seen`."""
-    if (seen.header("expect") or "").lower() == "100-continue":
-        peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-    seen.framing, seen.body, chunks = peer.body(seen.head)
-    seen.chunks = len(chunks)
-    seen.complete = True
-    peer.engine.note()

@@ -36,7 +36,22 @@ def until(condition: Callable[[], T], what: str, timeout_s: float = 5.0) -> T:
 
 
 def until_clock(moment: float) -> None:
-    """Returns when the monotonic clock reads `moment`: for faults that are about idle time itself."""
+    """Returns when the monotonic clock reads `moment`: for faults about idle time itself."""
     pause = threading.Event()
     while (left := moment - time.monotonic()) > 0:
         pause.wait(left)
+
+
+def until_still(
+    value: Callable[[], int], what: str, timeout_s: float, still_s: float = 0.4
+) -> None:
+    """Returns once `value()` is above 0 and has not changed for `still_s` seconds."""
+    last, since = -1, time.monotonic()
+
+    def still() -> bool:
+        nonlocal last, since
+        if (now := value()) != last:
+            last, since = now, time.monotonic()
+        return now > 0 and time.monotonic() - since > still_s
+
+    until(still, what, timeout_s)

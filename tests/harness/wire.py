@@ -1,7 +1,7 @@
 """HTTP/1.1 on a blocking socket, read strictly: what both ends of the harness parse with.
 
 Invariant: a message that was cut short is never taken for a whole one (`Short` is raised), and
-framing that RFC 9112 forbids in what we send (both lengths, bare LF, folded lines) is an error here,
+framing that RFC 9112 forbids in what we send (both lengths, bare LF, folded lines) is an error,
 so that a test notices it without looking for it.
 """
 
@@ -53,7 +53,7 @@ class Head:
 
 @dataclass(slots=True)
 class Reply:
-    """A whole reply. `chunks` are the chunk payloads as they were framed; `interim` the 1xx before it."""
+    """A whole reply. `chunks`: payloads as they were framed; `interim`: the 1xx before it."""
 
     head: Head
     body: bytes = b""
@@ -123,7 +123,7 @@ class Wire:
 
     # ---- reading
 
-    def fill(self, size: int = 65536) -> bool:
+    def fill(self, size: int = 1 << 18) -> bool:
         """Reads once more; False at FIN. Raises OSError (reset, timeout)."""
         data = self.sock.recv(size)
         self.received += len(data)
@@ -132,8 +132,7 @@ class Wire:
 
     def take(self, size: int) -> bytes:
         while len(self.buffer) < size:
-            if not self._fill_or_short(bytes(self.buffer)):
-                raise Short("FIN", bytes(self.buffer))
+            self._fill_or_short()
         data = bytes(self.buffer[:size])
         del self.buffer[:size]
         return data
@@ -142,8 +141,7 @@ class Wire:
         searched = 0
         while (at := self.buffer.find(marker, searched)) < 0:
             searched = max(0, len(self.buffer) - len(marker) + 1)
-            if not self._fill_or_short(bytes(self.buffer)):
-                raise Short("FIN", bytes(self.buffer))
+            self._fill_or_short()
         data = bytes(self.buffer[: at + len(marker)])
         del self.buffer[: at + len(marker)]
         return data
@@ -215,7 +213,7 @@ class Wire:
         return "none", b"", []
 
     def reply(self, method: str = "POST") -> Reply:
-        """One whole reply. Raises `Short`, `Malformed`, or TimeoutError after the socket's timeout."""
+        """One whole reply. Raises `Short`, `Malformed`, or TimeoutError (the socket's)."""
         interim: list[Head] = []
         while True:
             head = self.head()
@@ -242,8 +240,10 @@ class Wire:
         self.buffer.clear()
         return body
 
-    def _fill_or_short(self, got: bytes) -> bool:
+    def _fill_or_short(self) -> None:
         try:
-            return self.fill()
+            more = self.fill()
         except ConnectionError:
-            raise Short("RST", got) from None
+            raise Short("RST", bytes(self.buffer)) from None
+        if not more:
+            raise Short("FIN", bytes(self.buffer))

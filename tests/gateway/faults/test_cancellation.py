@@ -12,8 +12,7 @@ import pytest
 from harness import scripts
 from harness.client import Client, prompt, request_bytes
 from harness.stage import Stage
-from harness.upstream import Engine, Seen, answer_ok
-from harness.waiting import until
+from harness.upstream import Seen, answer_ok
 
 LEFT_S = 0.2  # design: "reaches the engine within 200 ms"
 WAYS: dict[str, Callable[[Client], None]] = {
@@ -115,12 +114,12 @@ def test_leaving_amid_a_streamed_upload_closes_the_engine(
 def test_leaving_while_not_reading_is_noticed(
     stage: Stage, lane: str, leave: Callable[[Client], float]
 ) -> None:
-    """A paused read hides a FIN: the client has stopped reading, the gateway holds its engine back."""
+    """A paused read hides a FIN: the client has stopped reading, its engine is held back."""
     stage.engine.script = scripts.floods
     client = stage.client(lane, receive_buffer=4096)
     client.send(request_bytes(prompt(True)))
     seen = stage.engine.wait_seen()
-    wait_stalled(stage.engine, seen)
+    seen.peer.wait_stalled()
     assert_let_go(seen, leave(client))
     stage.wait_quiet()
 
@@ -141,15 +140,13 @@ def test_half_close_with_a_pipelined_request_is_leaving_too(stage: Stage, lane: 
 def test_many_leaving_at_once_do_not_block_the_others(stage: Stage, lane: str) -> None:
     """LL#36429: clean-up of cancelled streams did work on the event loop and stalled everybody."""
     count, text = 100, "x" * 100_000
-    stage.engine.script = by_target(
-        long=scripts.starts(scripts.event(text)), short=answer_ok
-    )
+    stage.engine.script = by_target(long=scripts.starts(scripts.event(text)), short=answer_ok)
     clients = [stage.client(lane) for _ in range(count)]
     for client in clients:
         client.send(request_bytes(prompt(True), target="/v1/completions?long"))
     for client in clients:
         client.head()
-        client.take_through(b"xx\"")
+        client.take_through(b'xx"')
     with Client(("127.0.0.1", stage.ports[lane])) as other:
         for client in clients:
             client.reset()
@@ -190,18 +187,6 @@ def upload(client: Client, total: int, send: int) -> None:
         framed=False,
     )
     client.send(head + b"-" * send)
-
-
-def wait_stalled(engine: Engine, seen: Seen) -> None:
-    """Blocks until the engine's write has made no progress for a while: its socket is full."""
-    last = [-1, time.monotonic()]
-
-    def stalled() -> bool:
-        if seen.peer.sent != last[0]:
-            last[:] = [seen.peer.sent, time.monotonic()]
-        return seen.peer.sent > 0 and time.monotonic() - last[1] > 0.3
-
-    until(stalled, "the engine's socket to fill", 10)
 
 
 def by_target(**named: scripts.Script) -> scripts.Script:

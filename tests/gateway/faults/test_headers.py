@@ -172,7 +172,9 @@ def test_missing_content_type_is_the_engines_business(stage: Stage, lane: str) -
     assert stage.engine.seen[0].header("content-type") is None
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 501, 503, 504])
+@pytest.mark.parametrize(
+    "status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 501, 503, 504]
+)
 def test_engine_errors_pass_unchanged(stage: Stage, lane: str, status: int) -> None:
     """AX#2594: errors were wrapped in another error object."""
     body = b'{"object":"error","message":"it \\"broke\\"","type":"X","code":%d}' % status
@@ -183,7 +185,7 @@ def test_engine_errors_pass_unchanged(stage: Stage, lane: str, status: int) -> N
 
 
 def test_upgrade_is_refused_cleanly(stage: Stage, lane: str) -> None:
-    """A websocket upgrade must end in an answer, not in two parties speaking different protocols."""
+    """A websocket upgrade must end in an answer, not in two parties that speak past each other."""
     headers = (
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),
@@ -214,7 +216,11 @@ def test_credentials_are_in_no_log(own: Play, lane: str) -> None:
     stage = own(Conf(top="error_log stderr debug;"))
     lines = len(stage.gateway.access())
     body = prompt(note="body-s3cret")
-    headers = (("Authorization", "Bearer sk-s3cret"), ("X-Api-Key", "key-s3cret"), ("Cookie", "s3cret"))
+    headers = (
+        ("Authorization", "Bearer sk-s3cret"),
+        ("X-Api-Key", "key-s3cret"),
+        ("Cookie", "s3cret"),
+    )
     assert stage.ask(lane, body, headers=headers).status == 200
     stage.engine.script = scripts.resets
     assert stage.ask(lane, body, headers=headers).status == 502

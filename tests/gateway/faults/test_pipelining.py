@@ -15,7 +15,9 @@ def echo_number(peer: Peer, seen: Seen) -> None:
 
 def test_pipelined_replies_keep_their_order(stage: Stage, lane: str) -> None:
     """A slow first reply is not overtaken by a fast second one."""
-    slow = scripts.Stepwise(b"slow", head=b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", chunked=False)
+    slow = scripts.Stepwise(
+        b"slow", head=b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", chunked=False
+    )
     stage.engine.script = scripts.in_turn(slow, echo_number)
     client = stage.client(lane)
     client.send(

@@ -23,12 +23,17 @@ WHOLE: dict[str, tuple[bytes, str]] = {
     "chunked": (OK + b"transfer-encoding: chunked\r\n\r\n" + CHUNKS + b"0\r\n\r\n", ""),
     "chunked_case": (OK + b"Transfer-Encoding: CHUNKED\r\n\r\n" + CHUNKS + b"0\r\n\r\n", ""),
     "trailers": (
-        OK + b"transfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n" + CHUNKS
+        OK
+        + b"transfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n"
+        + CHUNKS
         + b"0\r\nx-sum: 1\r\nx-more: 2\r\n\r\n",
         "",
     ),
     "extensions": (
-        OK + b"transfer-encoding: chunked\r\n\r\n%x;a=b\r\n" % len(JSON) + JSON + b"\r\n0;z\r\n\r\n",
+        OK
+        + b"transfer-encoding: chunked\r\n\r\n%x;a=b\r\n" % len(JSON)
+        + JSON
+        + b"\r\n0;z\r\n\r\n",
         "",
     ),
     "close": (OK + b"\r\n" + JSON, "fin"),
@@ -44,18 +49,19 @@ WHOLE: dict[str, tuple[bytes, str]] = {
     ),
     "interim": (
         b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
-        + OK + b"content-length: %d\r\n\r\n" % len(JSON) + JSON,
+        + OK
+        + b"content-length: %d\r\n\r\n" % len(JSON)
+        + JSON,
         "",
     ),
     "stray_100": (
         b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"content-length: %d\r\n\r\n" % len(JSON) + JSON,
         "",
     ),
-    "no_reason": (
-        b"HTTP/1.1 200\r\ncontent-length: %d\r\n\r\n" % len(JSON) + JSON, ""
-    ),
+    "no_reason": (b"HTTP/1.1 200\r\ncontent-length: %d\r\n\r\n" % len(JSON) + JSON, ""),
     "odd_reason": (
-        "HTTP/1.1 200 Schön: ok\r\n".encode() + b"content-length: %d\r\n\r\n" % len(JSON) + JSON, ""
+        "HTTP/1.1 200 Schön: ok\r\n".encode() + b"content-length: %d\r\n\r\n" % len(JSON) + JSON,
+        "",
     ),
 }
 
@@ -81,7 +87,7 @@ def test_every_legal_framing_arrives_whole(stage: Stage, lane: str, name: str, s
 
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_http_1_0_client_gets_no_chunks(stage: Stage, lane: str, name: str) -> None:
-    """A 1.0 client cannot read chunks or 1xx: the body must be plain, ended by length or by close."""
+    """A 1.0 client cannot read chunks or 1xx: the body is plain, ended by length or by close."""
     data, then = WHOLE[name]
     stage.engine.script = scripts.sends(data, then=then)
     client = stage.client(lane)
@@ -148,7 +154,6 @@ BROKEN: dict[str, bytes] = {
     "status_low": b"HTTP/1.1 099 OK\r\ncontent-length: 0\r\n\r\n",
     "status_high": b"HTTP/1.1 1000 OK\r\ncontent-length: 0\r\n\r\n",
     "switching": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
-    "cl_and_te": OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "cl_twice": OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\nabc",
     "cl_word": OK + b"content-length: many\r\n\r\n",
     "cl_minus": OK + b"content-length: -1\r\n\r\n",
@@ -175,7 +180,22 @@ def test_reply_that_is_not_http_is_a_502(stage: Stage, lane: str, name: str) -> 
     assert len(stage.engine.seen) == 2, "a request was sent twice"
 
 
-@pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad", b"junk", b"\r\n"])
+def test_reply_with_both_lengths_is_refused_or_chunked(stage: Stage, lane: str) -> None:
+    """RFC 9112 §6.3: chunked overrules; the length must not be passed on, nor believed."""
+    stage.engine.script = scripts.sends(
+        OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        then="fin",
+    )
+    reply = ask(stage, lane)
+    if reply.status == 200:
+        assert reply.body == b"hello" and reply.header("content-length") in (None, "5")
+    else:
+        error_of(reply, 502)
+
+
+@pytest.mark.parametrize(
+    "extra", [b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad", b"junk", b"\r\n"]
+)
 def test_bytes_behind_a_reply_never_reach_anybody(stage: Stage, lane: str, extra: bytes) -> None:
     """Response splitting: a second reply on the wire must not answer the next request."""
     stage.engine.script = scripts.in_turn(
@@ -203,7 +223,7 @@ def test_bytes_behind_the_last_chunk_never_reach_anybody(stage: Stage, lane: str
 def test_statuses_without_body(stage: Stage, lane: str, status: int, head: bytes) -> None:
     """204 and 304 have no body whatever their head says; the connection goes on."""
     stage.engine.script = scripts.in_turn(
-        scripts.sends(b"HTTP/1.1 %d X\r\netag: \"1\"\r\n%b\r\n" % (status, head)), answer_ok
+        scripts.sends(b'HTTP/1.1 %d X\r\netag: "1"\r\n%b\r\n' % (status, head)), answer_ok
     )
     client = stage.client(lane)
     reply = client.ask(BODY)
@@ -211,7 +231,9 @@ def test_statuses_without_body(stage: Stage, lane: str, status: int, head: bytes
     assert client.ask(BODY).status == 200
 
 
-@pytest.mark.parametrize("framing", [b"content-length: 50\r\n", b"transfer-encoding: chunked\r\n", b""])
+@pytest.mark.parametrize(
+    "framing", [b"content-length: 50\r\n", b"transfer-encoding: chunked\r\n", b""]
+)
 def test_head_request_has_no_body(stage: Stage, lane: str, framing: bytes) -> None:
     """HEAD: the engine's length is news, not a body to wait for."""
     stage.engine.script = scripts.in_turn(scripts.sends(OK + framing + b"\r\n"), answer_ok)

@@ -5,6 +5,8 @@ Request smuggling lives between a lenient front and a strict back: here the fron
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from harness.client import prompt, request_bytes
 from harness.shapes import error_of
@@ -95,7 +97,6 @@ BAD_CHUNKS: dict[str, bytes] = {
     "cr_only": b"5\rhello\r0\r\r",
     "long_extension": b"5;" + b"x" * 70000 + b"\r\nhello\r\n0\r\n\r\n",
     "nul_extension": b"5;\0\r\nhello\r\n0\r\n\r\n",
-    "bad_trailer": b"5\r\nhello\r\n0\r\nno colon\r\n\r\n",
     "endless_trailers": b"5\r\nhello\r\n0\r\n" + b"X-A: b\r\n" * 20000,
 }
 
@@ -103,10 +104,8 @@ BAD_CHUNKS: dict[str, bytes] = {
 def assert_refused(stage: Stage, lane: str, data: bytes, statuses: set[int]) -> Reply:
     """Refused in OpenAI shape, the connection over, nothing upstream, not even what lay behind."""
     client = stage.client(lane)
-    try:
+    with contextlib.suppress(ConnectionError):  # it may answer and leave before all is written
         client.send(data + request_bytes(BODY))
-    except ConnectionError:
-        pass  # it may have answered and left before all was written
     reply = client.reply()
     assert reply.status in statuses, (reply.status, reply.body)
     error_of(reply, reply.status)

@@ -180,9 +180,7 @@ def test_close_delimited_stream_ends_where_the_engine_closes(stage: Stage, lane:
     assert stage.ask(lane, prompt(True)).body == body
 
 
-def test_close_delimited_stream_without_done_that_is_reset_is_lost(
-    stage: Stage, lane: str
-) -> None:
+def test_close_delimited_stream_without_done_that_is_reset_is_lost(stage: Stage, lane: str) -> None:
     """RST is no end: the client must be told."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     cut = scripts.Stepwise(scripts.event("a"), head=head, chunked=False, then="reset")
