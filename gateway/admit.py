@@ -37,7 +37,7 @@ class Gatehouse:
             )
         max_body = ctx.plan.max_body
         if max_body and request.body is not None and len(request.body) > max_body:
-            return errors.BodyTooLarge(what=f"the request body is larger than {max_body} bytes")
+            return too_large(max_body)
         if self.active >= self.limit:
             return errors.TooManyRequests(
                 what=f"this worker serves {self.limit} requests already (`worker_connections`)"
@@ -50,15 +50,20 @@ class Gatehouse:
         self.active -= 1
 
 
-def body_limit(plan: Plan, path: bytes, content_type: bytes) -> int:
+def too_large(limit: int) -> errors.BodyTooLarge:
+    return errors.BodyTooLarge(what=f"The request body is larger than {limit} bytes")
+
+
+def body_limit(plan: Plan, path: bytes, content_type: bytes, chunked: bool) -> int:
     """What the relay may buffer of a body before it hands the request over, in bytes (0 = no
     limit), or STREAM where nothing in the body has to be read.
     """
     if plan.kind != "proxy":
         return plan.max_body
-    if not reads_body(plan, path) or content_type.lower().startswith(_JSON_FREE):
-        return STREAM if not plan.by_model else plan.max_body
-    return plan.max_body
+    unread = not reads_body(plan, path) or content_type.lower().startswith(_JSON_FREE)
+    if not unread or plan.by_model or (chunked and plan.max_body):
+        return plan.max_body
+    return STREAM
 
 
 def reads_body(plan: Plan, path: bytes) -> bool:

@@ -32,7 +32,16 @@ _TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", 
 
 
 class Exchange:
-    __slots__ = ("_pipeline", "_replays", "_started", "_tried", "_waiter", "ctx", "over")
+    __slots__ = (
+        "_pipeline",
+        "_replays",
+        "_started",
+        "_successor",
+        "_tried",
+        "_waiter",
+        "ctx",
+        "over",
+    )
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
         self.ctx = ctx
@@ -40,6 +49,7 @@ class Exchange:
         self._pipeline = pipeline
         self._tried: tuple[Engine, ...] = ()
         self._replays = 0
+        self._successor: Engine | None = None  # picked while a discarded reply's head was looked at
         self._started = 0.0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -87,8 +97,10 @@ class Exchange:
     def _look(self, leg: Leg) -> bool:
         ctx = self.ctx
         plan = ctx.plan
-        if plan.rules.on_status(leg.status, ctx.request.method) and self._another(leg) is not None:
-            return False
+        if plan.rules.on_status(leg.status, ctx.request.method):
+            self._successor = self._another(leg)
+            if self._successor is not None:
+                return False
         if plan.always_differs and leg.status not in ADDED_STATUSES:
             leg.reply_extra = decode.reply_lines(ctx, False)
         elif plan.added_waits:
@@ -122,7 +134,9 @@ class Exchange:
         """The leg failed, or its reply was discarded for another try."""
         ctx = self.ctx
         if leg.error is None:
-            self._next(leg, None)
+            self._pipeline.stats.retry("status")
+            assert self._successor is not None  # else the reply had been relayed
+            self._go(self._successor)
             return
         ended = Ended(
             leg.error, leg.status, leg.relayed, leg.unsent, leg.reused,
@@ -135,7 +149,7 @@ class Exchange:
             ctx.attempts = ctx.attempts[:-1]
             self._go(engine)
         elif then == "next":
-            self._next(leg, leg.error)
+            self._next(leg)
         elif then == "done" or leg.error == "client_gone":
             self._finish(leg.status if leg.relayed else CLIENT_LEFT, leg.bytes_to_client)
         else:
@@ -157,10 +171,10 @@ class Exchange:
             return None
         return self._pick(now)
 
-    def _next(self, leg: Leg, error: str | None) -> None:
+    def _next(self, leg: Leg) -> None:
         engine = self._another(leg)
         if engine is not None:
-            self._pipeline.stats.retry(error or "status")
+            self._pipeline.stats.retry(leg.error or "status")
             self._go(engine)
         else:
             self._fail(leg)
@@ -189,17 +203,10 @@ class Exchange:
         assert ctx.group is not None and ctx.engine is not None
         log.error(
             "request %s: upstream `%s`, engine %s: %s in phase %s%s",
-            ctx.request_id, ctx.group.name, ctx.engine.address, leg.error or leg.status, leg.phase,
+            ctx.request_id, ctx.group.name, ctx.engine.address, leg.error, leg.phase,
             f" ({leg.detail})" if leg.detail else "",
         )  # fmt: skip
-        if leg.error is None:  # a discarded reply, and the engine that was to be next has gone
-            self.refuse(errors.NoEngine(upstream=ctx.group.name))
-        elif leg.error.startswith("client_"):
-            self.refuse(errors.RequestTimeout(what=leg.detail or "the request body did not arrive"))
-        elif leg.error == "cancelled":
-            self.refuse(errors.Draining())
-        else:
-            self.refuse(relay_faults.from_leg(leg.error, ctx.group.name))
+        self.refuse(relay_faults.from_leg(leg.error or "eof", ctx.group.name))
 
     # ---- ends ----
 

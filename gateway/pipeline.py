@@ -64,7 +64,12 @@ class Pipeline:
         if exchange.over:
             return int(relay.REPLIED)
         ctx = exchange.ctx
-        return admit.body_limit(ctx.plan, ctx.path, request.get(b"content-type") or b"")
+        limit = ctx.plan.max_body
+        if limit and request.content_length > limit:
+            exchange.refuse(admit.too_large(limit), close=True)
+            return int(relay.REPLIED)
+        kind = request.get(b"content-type") or b""
+        return admit.body_limit(ctx.plan, ctx.path, kind, request.chunked)
 
     def request(self, client: relay.Client, request: relay.Request) -> None:
         exchange = request.context or self._open(client, request)

@@ -37,6 +37,14 @@ def from_leg(error: str, upstream: str) -> errors.GatewayError:
 
     `error` is the relay's word. Connection failures are 502, time-outs 504.
     """
+    if error == "client_timeout":
+        return errors.RequestTimeout(what="The request body did not arrive in time")
+    if error == "client_too_large":
+        return errors.BodyTooLarge(what="The request body is larger than the location allows")
+    if error.startswith("client_"):
+        return errors.BadRequest(what="The request body is malformed")
+    if error == "cancelled":
+        return errors.Draining()
     if error == "connect":
         return errors.ConnectFailed(upstream=upstream)
     if error in _TIMEOUTS:

@@ -81,13 +81,11 @@ def header_safe(text: str) -> str:
 
 
 def compile_log(template: Template, escape: str) -> Callable[[Context], str]:
-    """A log format as a function from context to one line without its end. `escape`: default,
-    json, none.
-    """
+    """A log format as a function from context to one line. `escape`: default, json, none."""
     form, getters = _form(template)
     write, absent = _ESCAPES[escape]
     names = [part.name for part in template.parts if not isinstance(part, str)]
-    # Most variables are made here and need no escaping; looking at each would cost more than making it.
+    # Most values are made here and need no escaping; to look at each would cost more than that.
     risky = tuple(at for at, name in enumerate(names) if name not in _PLAIN)
 
     def line(ctx: Context) -> str:
@@ -148,12 +146,13 @@ _ESCAPES: dict[str, tuple[Callable[[str], str], str]] = {
     "none": (_bare, ""),
 }
 # Variables whose characters the gateway alone decides.
-_PLAIN = frozenset(
-    "attempts body_bytes_sent bytes_sent cached_tokens chunks completion_tokens connection "
-    "connection_requests engine error_code itl_max lane msec nginx_version pid prompt_tokens "
-    "proxy_host remote_addr remote_port request_completion request_id request_length request_time "
-    "scheme server_addr server_port server_protocol status stream termination time_iso8601 "
-    "time_local tpot ttft upstream_addr upstream_by_model upstream_bytes_received "
-    "upstream_bytes_sent upstream_connect_time upstream_header_time upstream_name "
-    "upstream_response_time upstream_status".split()  # noqa: SIM905
-)
+_PLAIN_NAMES = """
+    attempts body_bytes_sent bytes_sent cached_tokens chunks completion_tokens connection
+    connection_requests engine error_code itl_max lane msec nginx_version pid prompt_tokens
+    proxy_host remote_addr remote_port request_completion request_id request_length
+    request_time scheme server_addr server_port server_protocol status stream termination
+    time_iso8601 time_local tpot ttft upstream_addr upstream_by_model
+    upstream_bytes_received upstream_bytes_sent upstream_connect_time upstream_header_time
+    upstream_name upstream_response_time upstream_status
+"""
+_PLAIN = frozenset(_PLAIN_NAMES.split())
