@@ -77,7 +77,7 @@ impl Stats {
         Ok(Self { core: Arc::new(core) })
     }
 
-    /// Status codes at most 599; outcomes and lanes below these.
+    /// Outcomes and lanes are below these.
     #[classattr]
     const OUTCOMES: usize = stats::OUTCOMES;
     #[classattr]

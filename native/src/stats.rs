@@ -129,9 +129,9 @@ impl Stats {
 
     /// Counts a request; false if it was not, as its series is gone.
     pub fn record(&self, series: Handle, request: &Request) -> Result<bool, Fault> {
-        if request.outcome >= OUTCOMES || request.lane >= LANES || request.status > 599 {
+        if request.outcome >= OUTCOMES || request.lane >= LANES || request.status > 999 {
             return Err(Fault::Value(format!(
-                "status {}, outcome {}, lane {}: at most 599, {}, {}",
+                "status {}, outcome {}, lane {}: at most 999, {}, {}",
                 request.status,
                 request.outcome,
                 request.lane,
@@ -140,7 +140,8 @@ impl Stats {
             )));
         }
         let Some(block) = self.enter(series)? else { return Ok(false) };
-        let class = usize::from(request.status / 100);
+        // An engine may say 600 or more: that is its fault, and counted as such.
+        let class = usize::from(request.status / 100).min(CLASSES - 1);
         let cell = |at| self.shared.cell(block + at);
         add(cell(REQUESTS + class * OUTCOMES + request.outcome), 1);
         add(cell(LANE + request.lane), 1);
@@ -255,12 +256,12 @@ mod tests {
         for request in [
             Request { outcome: OUTCOMES, ..REQUEST },
             Request { lane: LANES, ..REQUEST },
-            Request { status: 600, ..REQUEST },
+            Request { status: 1000, ..REQUEST },
         ] {
             assert!(matches!(stats.record(series, &request), Err(Fault::Value(_))));
         }
         stats.record(series, &Request { status: 0, outcome: OUTCOMES - 1, ..REQUEST }).unwrap();
-        stats.record(series, &Request { status: 599, ..REQUEST }).unwrap();
+        stats.record(series, &Request { status: 600, ..REQUEST }).unwrap();
         assert_eq!(stats.snapshot(series).requests, [(0, OUTCOMES - 1, 1), (5, 3, 1)]);
     }
 }

@@ -5,6 +5,7 @@ import random
 import re
 import string
 import threading
+import time
 
 import orjson
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from native import reference
-from native._core import Scan, scan
+from native._core import scan
 from native.reference import Members, Number
 
 
@@ -183,9 +184,11 @@ def test_max_tokens_prefers_the_newer_name() -> None:
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65])
 def test_long_strings_end_where_they_end(size: int) -> None:
     rnd = random.Random(size)
+    # With the first and last characters around the surrogates and of those that need a pair.
+    letters = string.printable + "é漢\ud7ff\ue000\uffff\U00010000\U0010ffff" * 5
     for _ in range(50):
-        text = "".join(rnd.choice(string.printable + "é漢😀") for _ in range(size))
-        body = json.dumps({"model": text, "user": text}, ensure_ascii=False).encode()
+        text = "".join(rnd.choice(letters) for _ in range(size))
+        body = json.dumps({"model": text, "user": text}, ensure_ascii=rnd.random() < 0.5).encode()
         found = scan(body)
         assert (found.model, found.user) == (text, text)
         start, end = found.model_span or (0, 0)
@@ -193,22 +196,31 @@ def test_long_strings_end_where_they_end(size: int) -> None:
 
 
 def test_large_bodies_are_read_without_the_interpreter_lock() -> None:
-    """Another thread must get to run while a body of 64 MiB is read in one call."""
+    """Another thread gets to run while one call reads a body of 64 MiB."""
     body = b'{"model":"m","messages":[' + b"[1]," * (16 << 20) + b"1]}"
-    go, ran, results = threading.Event(), [], []
 
-    def reader() -> None:
+    def runs_beside() -> bool:
+        go, span, beside = threading.Event(), [], []
+
+        def reader() -> None:
+            go.wait(10)
+            span.append(time.monotonic())
+            scan(body)
+            span.append(time.monotonic())
+
+        thread = threading.Thread(target=reader)
+        thread.start()
         go.set()
-        results.append(scan(body))
+        while thread.is_alive():
+            beside.append(time.monotonic())
+        thread.join()
+        # Well inside the call, as the lock changes hands around it anyway.
+        begin, end = span
+        edge = (end - begin) / 5
+        return any(begin + edge < moment < end - edge for moment in beside)
 
-    thread = threading.Thread(target=reader)
-    thread.start()
-    go.wait(10)
-    while thread.is_alive():
-        ran.append(None)
-    thread.join()
-    assert isinstance(results[0], Scan)
-    assert len(ran) > 1000
+    # A busy machine may give the second thread no turn for once.
+    assert any(runs_beside() for _ in range(5))
 
 
 def test_a_tree_is_only_equal_to_the_same_numbers() -> None:
