@@ -217,7 +217,8 @@ def _vllm(port: int) -> Command:
 
 
 def _progress(waited_s: float, line: str) -> None:
-    print(f"  loading, {waited_s:.0f} s: {line[:90]}", flush=True)
+    if sys.stdout.isatty():
+        print(f"  loading, {waited_s:.0f} s", end="\r", flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
