@@ -65,6 +65,9 @@ fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300
 
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md
+	$(BIN)/python -m gateway.conf.reference --example > examples/full.conf
+	$(BIN)/python -m gateway.reference errors > docs/errors.md
+	$(BIN)/python -m gateway.reference metrics > docs/metrics.md
 
 lock: ## resolve requirements-test.lock anew from pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
