@@ -52,12 +52,14 @@ def test_zero_switches_marks_off() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "word"),
     [
-        (None, 200, OK), (None, 304, OK), (None, 400, NEUTRAL), (None, 429, NEUTRAL), (None, 500, NEUTRAL),
+        (None, 200, OK), (None, 304, OK), (None, 400, NEUTRAL), (None, 429, NEUTRAL),
+        (None, 500, NEUTRAL),
         (None, 401, NEUTRAL), (None, 502, FAILED), (None, 503, FAILED), (None, 504, FAILED),
         ("connect", 0, FAILED), ("connect_timeout", 0, FAILED), ("first_byte_timeout", 0, FAILED),
         ("reset", 0, FAILED), ("eof", 0, FAILED), ("reset", 200, NEUTRAL), ("bad_reply", 0, FAILED),
         ("client_gone", 0, NEUTRAL), ("client_gone", 200, NEUTRAL), ("cancelled", 0, NEUTRAL),
-        ("read_timeout", 200, NEUTRAL), ("total_timeout", 0, NEUTRAL), ("client_timeout", 0, NEUTRAL),
+        ("read_timeout", 200, NEUTRAL), ("total_timeout", 0, NEUTRAL),
+        ("client_timeout", 0, NEUTRAL),
     ],
 )  # fmt: skip
 def test_what_a_leg_says_of_its_engine(error: str | None, status: int, word: str) -> None:

@@ -76,8 +76,10 @@ def test_plain_path(raw: bytes, flat: bytes | None) -> None:
     "path",
     [
         b"/sleep", b"/wake_up", b"/metrics", b"/docs", b"/v1/load_lora_adapter", b"/collective_rpc",
-        b"/v1/unload_lora_adapter/", b"/inference/v1/generate", b"/load", b"/kv_event_sources", b"/",
-        b"/reset_prefix_cache", b"/server_info", b"/update_weights", b"/fault_tolerance/apply", b"/v1",
+        b"/v1/unload_lora_adapter/", b"/inference/v1/generate", b"/load", b"/kv_event_sources",
+        b"/",
+        b"/reset_prefix_cache", b"/server_info", b"/update_weights", b"/fault_tolerance/apply",
+        b"/v1",
     ],
 )  # fmt: skip
 def test_control_paths_are_closed(path: bytes) -> None:

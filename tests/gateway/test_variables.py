@@ -139,8 +139,10 @@ def test_values() -> None:
         {b"x-forwarded-for": b"1.1.1.1", b"cookie": b"a=b; c=d", b"host": b"H:80"}, t_end=10.5,
     )  # fmt: skip
     for name, value in {
-        "remote_addr": "10.0.0.9", "server_addr": "::1", "server_port": "80", "arg_a": "1", "arg_B": "%0a",
-        "cookie_c": "d", "host": "h", "request": "POST /v1/x?a=1&b=%0a HTTP/1.1", "request_time": "0.500",
+        "remote_addr": "10.0.0.9", "server_addr": "::1", "server_port": "80", "arg_a": "1",
+        "arg_B": "%0a",
+        "cookie_c": "d", "host": "h", "request": "POST /v1/x?a=1&b=%0a HTTP/1.1",
+        "request_time": "0.500",
         "proxy_add_x_forwarded_for": "1.1.1.1, 10.0.0.9", "uri": "/v1/x", "request_length": "102",
         "arg_none": None, "https": "",
     }.items():  # fmt: skip
