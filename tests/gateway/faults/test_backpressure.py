@@ -141,8 +141,8 @@ def test_upload_is_held_back_by_an_engine_that_does_not_read(stage: Stage, lane:
 
 def test_bodies_held_by_all_requests_together_are_bounded(play: Play, lane: str) -> None:
     """client_body_buffers_total: beyond it 503, and room again once the first are done."""
-    stage = play(Conf(http="client_body_buffers_total 4m;"))
-    big = prompt(pad="x" * (3 << 20))
+    stage = play(Conf(http="client_body_buffers_total 1m;"))
+    big = prompt(pad="x" * 700_000)
     first = stage.client(lane)
     first.send(request_bytes(big)[:-1])
     second = stage.client(lane)

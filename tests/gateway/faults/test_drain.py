@@ -107,7 +107,7 @@ def test_requests_on_a_draining_connection_are_told_to_close(own: Play, lane: st
 def test_fast_shutdown_ends_streams_and_lets_engines_go(
     own: Play, lane: str, number: signal.Signals
 ) -> None:
-    """TERM and INT are nginx's fast shutdown: no client is left waiting, no engine left computing."""
+    """TERM and INT are nginx's fast shutdown: no client left waiting, no engine computing."""
     stage = own(Conf(top="shutdown_delay 10s; worker_shutdown_timeout 10s;"))
     stage.engine.script = scripts.starts(scripts.event("a"))
     client = stage.client(lane)

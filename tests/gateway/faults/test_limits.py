@@ -71,12 +71,13 @@ def test_declared_body_beyond_the_limit_is_413_at_once(small: Stage, lane: str) 
     refused(small, lane, head, 413)
 
 
+@pytest.mark.parametrize("kib", [300, 3_000, 30_000])
 def test_declared_body_beyond_the_limit_is_413_with_the_body_on_its_way(
-    small: Stage, lane: str
+    small: Stage, lane: str, kib: int
 ) -> None:
     """A client that writes all before it reads must see the 413, not a reset."""
     client = small.client(lane)
-    client.send(request_bytes(b" " * (300 * KIB)))
+    client.send(request_bytes(b" " * (kib * KIB)))
     error_of(client.reply(), 413)
 
 
