@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from . import cli
@@ -138,8 +137,7 @@ class SimEngine:
     def __enter__(self) -> SimEngine:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- what it is and does

@@ -100,7 +100,8 @@ class Server:
             engine.note(request)
             if await engine.faults.apply(request, reply):
                 return
-        engine.in_flight += 1
+        counted = request.path.startswith("/v1/") and request.path != "/v1/models"
+        engine.in_flight += counted
         try:
             if not self._authorized(request):
                 reply.json(401, {"error": "Unauthorized"})
@@ -111,7 +112,7 @@ class Server:
                 engine.transfer.rejected(request.body)
             reply.json(exc.status, exc.body())
         finally:
-            engine.in_flight -= 1
+            engine.in_flight -= counted
 
     def _endpoint(self, request: Request) -> Endpoint:
         methods = ROUTES.get(request.path)

@@ -270,7 +270,7 @@ class Transfer:
 
     def _arrived(self, core: Core, seq: Sequence, contents: list[int], local_blocks: int) -> None:
         """Puts the contents into the blocks; wrong ones spoil what this request will say."""
-        flip = WRONG_ROLE if self._s.role == "kv_producer" else 0
+        flip = WRONG_ROLE << 1 if self._s.role == "kv_producer" else 0
         size = self._settings.block_size
         expected = text.block_digests(seq.tokens, seq.prompt_len, size)[local_blocks:]
         own = seq.blocks[local_blocks:]

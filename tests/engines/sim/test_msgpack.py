@@ -13,7 +13,9 @@ PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False),
     st.text(st.characters(codec="utf-8"), max_size=300), st.binary(max_size=300))
 VALUES = st.recursive(
-    PLAIN, lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(max_size=8), v, max_size=20),
+    PLAIN,
+    lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(max_size=8), v, max_size=20),
+    lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(max_size=8), v, max_size=20),
     max_leaves=40)
 
 
