@@ -123,7 +123,7 @@ class ModelNotFound(ClientError):
     status = 404
     template = "The model `{model}` does not exist or is not served here"
     hint = (
-        "`GET /v1/models` lists the names; `model` and `model_alias` in the upstream declare them"
+        "`GET /v1/models` lists the names; `model NAME alias=…` in the upstream declares them"
     )
 
 

@@ -65,8 +65,13 @@ class Pipeline:
             return int(relay.REPLIED)
         ctx = exchange.ctx
         limit = ctx.plan.max_body
-        if limit and request.content_length > limit:
-            exchange.refuse(admit.too_large(limit), close=True)
+        try:
+            if limit and request.content_length > limit:
+                raise admit.too_large(limit)
+            if ctx.plan.kind == "proxy" and ctx.path not in OWN_PATHS:
+                route.aim(ctx)
+        except errors.GatewayError as error:
+            exchange.refuse(error, close=True)
             return int(relay.REPLIED)
         kind = request.get(b"content-type") or b""
         return admit.body_limit(ctx.plan, ctx.path, kind, request.chunked)
