@@ -15,7 +15,6 @@ PLAIN = st.one_of(
 VALUES = st.recursive(
     PLAIN,
     lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(max_size=8), v, max_size=20),
-    lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(max_size=8), v, max_size=20),
     max_leaves=40)
 
 
