@@ -1,0 +1,121 @@
+"""Logs: one line each, bounded, reopened on demand, and silent about secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import logs
+from gateway.logs import NOTICE, Sink, Writer, log, open_error_log
+
+
+@pytest.fixture
+def quiet_log():  # type: ignore[no-untyped-def]
+    """Gives the logger back as it was."""
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    for handler in log.handlers[:]:
+        handler.close()
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
+
+
+def wait(condition, what: str) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
+    writer = Writer()
+    path = tmp_path / "access.log"
+    sink = writer.sink(str(path))
+    assert writer.sink(str(path)) is sink
+    sink.write("one")
+    sink.flush()
+    wait(lambda: path.read_text() == "one\n", "first line")
+    path.rename(tmp_path / "access.log.1")
+    sink.write("two")
+    writer.reopen()
+    sink.write("three")
+    writer.close()
+    assert (tmp_path / "access.log.1").read_text() == "one\ntwo\n"
+    assert path.read_text() == "three\n"
+    assert writer.dropped == 0
+
+
+async def test_a_small_buffer_is_written_after_a_second_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert logs.FLUSH_S <= 1.0
+    monkeypatch.setattr(logs, "FLUSH_S", 0.01)
+    writer = Writer()
+    sink = writer.sink(str(tmp_path / "a.log"))
+    sink.write("x")
+    import asyncio
+
+    deadline = time.monotonic() + 5
+    while not (tmp_path / "a.log").read_text():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    writer.close()
+
+
+async def test_a_blocked_pipe_costs_lines_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PENDING_BYTES_MAX", 1 << 20)
+    reader, full = os.pipe()
+    writer = Writer()
+    sink = Sink("stderr", writer)
+    sink.fd = full
+    writer.sinks["pipe"] = sink
+    start = time.monotonic()
+    for _ in range(40_000):
+        sink.write("x" * 99)
+    assert time.monotonic() - start < 2.0
+    sink.flush()
+    assert writer.dropped > 20_000 and sink.handed < 3 << 20
+    os.close(reader)
+    writer.close(0.5)
+    os.close(full)
+
+
+def test_error_lines_look_like_nginxs(tmp_path: Path, quiet_log: None) -> None:
+    path = tmp_path / "error.log"
+    open_error_log(str(path), "notice")
+    log.info("not shown")
+    log.log(NOTICE, "shown %d", 1)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        log.exception("fault")
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith(f"[notice] {os.getpid()}#0: shown 1") and lines[0][4] == "/"
+    assert "[error]" in lines[1] and "ValueError: two\\n lines" in lines[1]
+
+
+def test_levels_are_nginxs_in_its_order() -> None:
+    numbers = list(logs.LEVELS.values())
+    assert numbers == sorted(numbers) and len(set(numbers)) == 8
+    assert next(iter(logs.LEVELS)) == "debug" and logs.LEVELS["error"] == logging.ERROR
+
+
+async def test_no_credential_reaches_a_log(gateway, engine, caplog) -> None:  # type: ignore[no-untyped-def]
+    """EA#2508: a credential in the debug log."""
+    caplog.set_level(logging.DEBUG)
+    one = await engine(lambda *_: (502, {}, b"{}"))
+    gw = await gateway(
+        f"upstream main {{ server {one.address}; api_key own-sekret; }}"
+        "server { listen 127.0.0.1:0; location / { proxy_pass http://main; } }"
+    )
+    headers = {"authorization": "Bearer user-sekret"}
+    await gw.client.post("/v1/completions", json={"prompt": "prompt-sekret"}, headers=headers)
+    await gw.client.post("/v1/completions", content=b'{"a":prompt-sekret', headers=headers)
+    ours = [r for r in caplog.records if not r.name.startswith(("httpx", "httpcore", "asyncio"))]
+    for text in (*(r.getMessage() for r in ours), str(gw.lines())):
+        assert "sekret" not in text
