@@ -2,122 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import httpx
-import msgspec
 import pytest
-import zmq
 
 from engines.sim.events import offset_port
 from engines.sim.process import SimEngine
 
-CONFIG = {"enable_kv_cache_events": True, "endpoint": "tcp://*:0",
-          "replay_endpoint": "tcp://*:0", "topic": "kv"}
-WAIT_S = 5.0
-
-
-class Subscriber:
-    """Reads live batches, asks for replays, keeps the multiset of cached hashes."""
-
-    def __init__(self, engine: SimEngine, rank: int = 0) -> None:
-        self.source = engine.call("GET", "/kv_event_sources")[1][str(rank)]
-        self._context = zmq.Context()
-        self.live = self._context.socket(zmq.SUB)
-        self.live.setsockopt(zmq.SUBSCRIBE, b"kv")
-        self.live.connect(self.source["endpoint"])
-        self.asker = self._context.socket(zmq.DEALER)
-        self.asker.connect(self.source["replay_endpoint"])
-        self.copies: Counter[int] = Counter()
-
-    def close(self) -> None:
-        self._context.destroy(0)
-
-    def recv(self, sock: zmq.Socket[bytes]) -> list[bytes]:
-        assert sock.poll(WAIT_S * 1000), "nothing came"
-        return sock.recv_multipart()
-
-    def batch(self) -> tuple[int, list[dict[str, Any]]]:
-        topic, seq, payload = self.recv(self.live)
-        assert topic == b"kv" and len(seq) == 8
-        when, events, _rank = msgspec.msgpack.decode(payload)
-        assert abs(when - time.time()) < 60
-        return int.from_bytes(seq, "big"), events
-
-    def replay(self, start: int) -> list[tuple[int, list[dict[str, Any]]]]:
-        self.asker.send_multipart([b"", start.to_bytes(8, "big")])
-        out = []
-        while True:
-            empty, topic, seq, payload = self.recv(self.asker)
-            assert empty == b""
-            if seq == b"\xff" * 8:
-                assert (topic, payload) == (b"", b"")
-                return out
-            out.append((int.from_bytes(seq, "big"), msgspec.msgpack.decode(payload)[1]))
-
-    def apply(self, events: list[dict[str, Any]]) -> None:
-        for event in events:
-            if event["type"] == "BlockStored":
-                self.copies.update(event["block_hashes"])
-            elif event["type"] == "BlockRemoved":
-                self.copies.subtract(event["block_hashes"])
-            else:
-                assert event == {"type": "AllBlocksCleared"}
-                self.copies.clear()
-
-    def cached(self) -> dict[str, int]:
-        return {str(h): n for h, n in self.copies.items() if n}
-
-
-@contextmanager
-def subscriber(engine: SimEngine, rank: int = 0) -> Iterator[Subscriber]:
-    """Subscribed for certain: a batch has come through."""
-    it = Subscriber(engine, rank)
-    try:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            ask(engine, f"probe {time.monotonic()} " * 6, rank=rank)
-            if it.live.poll(100):
-                break
-            assert time.monotonic() < deadline, "never subscribed"
-        while it.live.poll(0):
-            it.batch()
-        for _seq, events in it.replay(0):
-            it.apply(events)
-        yield it
-    finally:
-        it.close()
-
-
-def ask(engine: SimEngine, prompt: str, rank: int | None = None, **more: Any) -> Any:
-    body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 2, **more}
-    if rank is None:
-        status, value = engine.call("POST", "/v1/completions", body)
-    else:
-        reply = httpx.post(engine.url + "/v1/completions", json=body,
-                           headers={"x-data-parallel-rank": str(rank), "x-session-id": "s1"})
-        status, value = reply.status_code, reply.json()
-    assert status == 200, value
-    return value
-
-
 Start = Callable[..., SimEngine]
-
-
-def engine_with(sim: Start, *args: object, **config: Any) -> SimEngine:
-    return sim("m", "--tokens", 4, *args, "--kv-events-config", json.dumps({**CONFIG, **config}))
-
-
 PROMPT = "the water of the land over the sea " * 6
 
 
-def test_a_batch_has_vllms_form(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_a_batch_has_vllms_form(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         ask(engine, PROMPT)
         seq, (event,) = sub.batch()
@@ -134,8 +34,10 @@ def test_a_batch_has_vllms_form(sim: Start) -> None:
         assert child["parent_block_hash"] == event["block_hashes"][-1]
 
 
-def test_salt_changes_every_hash_and_is_told_on_the_first_block(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_salt_changes_every_hash_and_is_told_on_the_first_block(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         ask(engine, PROMPT)
         plain = sub.batch()[1][0]
@@ -146,17 +48,21 @@ def test_salt_changes_every_hash_and_is_told_on_the_first_block(sim: Start) -> N
         assert salted["extra_keys"][0] == ["mine"] and set(salted["extra_keys"][1:]) == {None}
 
 
-def test_hashes_are_equal_on_all_engines(sim: Start) -> None:
+def test_hashes_are_equal_on_all_engines(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
     hashes = []
-    for engine in (engine_with(sim), engine_with(sim)):
+    for engine in (publishing(), publishing()):
         with subscriber(engine) as sub:
             ask(engine, PROMPT)
             hashes.append(sub.batch()[1][0]["block_hashes"])
     assert hashes[0] == hashes[1]
 
 
-def test_a_subscriber_rebuilds_the_cache_through_evictions(sim: Start) -> None:
-    engine = engine_with(sim, "--num-gpu-blocks", 24)
+def test_a_subscriber_rebuilds_the_cache_through_evictions(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing("--num-gpu-blocks", 24)
     with subscriber(engine) as sub:
         for i in range(12):
             ask(engine, f"request {i % 5} " * (10 + 5 * (i % 4)))
@@ -169,8 +75,10 @@ def test_a_subscriber_rebuilds_the_cache_through_evictions(sim: Start) -> None:
         assert len(sub.cached()) > 5
 
 
-def test_a_reset_is_told_with_the_next_step_only(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_a_reset_is_told_with_the_next_step_only(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         before = engine.state()["event_seq"]
         assert engine.call("POST", "/reset_prefix_cache")[1] == {"success": True}
@@ -180,8 +88,10 @@ def test_a_reset_is_told_with_the_next_step_only(sim: Start) -> None:
         assert kinds == ["AllBlocksCleared", "BlockStored"]
 
 
-def test_a_late_subscriber_replays_from_any_point(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_a_late_subscriber_replays_from_any_point(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     for i in range(5):
         ask(engine, f"number {i} " * 20)
     with subscriber(engine) as sub:
@@ -192,8 +102,10 @@ def test_a_late_subscriber_replays_from_any_point(sim: Start) -> None:
         assert sub.cached() == engine.call("GET", "/sim/cached")[1][0]
 
 
-def test_the_replay_buffer_is_bounded(sim: Start) -> None:
-    engine = engine_with(sim, buffer_steps=2)
+def test_the_replay_buffer_is_bounded(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing(buffer_steps=2)
     with subscriber(engine) as sub:
         for i in range(4):
             ask(engine, f"number {i} " * 20)
@@ -201,8 +113,10 @@ def test_the_replay_buffer_is_bounded(sim: Start) -> None:
         assert [s for s, _ in sub.replay(0)] == [last - 2, last - 1]
 
 
-def test_lost_batches_leave_a_gap_that_the_replay_fills(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_lost_batches_leave_a_gap_that_the_replay_fills(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         engine.faults(["events_drop:times=1"])
         ask(engine, "first " + PROMPT)
@@ -215,8 +129,10 @@ def test_lost_batches_leave_a_gap_that_the_replay_fills(sim: Start) -> None:
         assert [s for s, _ in sub.replay(seq)] == [seq]
 
 
-def test_doubled_and_late_batches_keep_their_numbers(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_doubled_and_late_batches_keep_their_numbers(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         engine.faults(["events_dup:times=1"])
         ask(engine, "first " + PROMPT)
@@ -228,8 +144,10 @@ def test_doubled_and_late_batches_keep_their_numbers(sim: Start) -> None:
         assert [sub.batch()[0], sub.batch()[0]] == [one[0] + 2, one[0] + 1]
 
 
-def test_a_restart_begins_anew(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_a_restart_begins_anew(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         ask(engine, PROMPT)
         first = sub.batch()
@@ -241,8 +159,10 @@ def test_a_restart_begins_anew(sim: Start) -> None:
         assert [s for s, _ in sub.replay(0)] == [0]
 
 
-def test_sequence_numbers_alone_can_restart(sim: Start) -> None:
-    engine = engine_with(sim)
+def test_sequence_numbers_alone_can_restart(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
     with subscriber(engine) as sub:
         cached = engine.call("GET", "/sim/cached")[1]
         engine.faults(["seq_restart"])
@@ -251,11 +171,13 @@ def test_sequence_numbers_alone_can_restart(sim: Start) -> None:
         assert cached[0].items() <= engine.call("GET", "/sim/cached")[1][0].items()
 
 
-def test_ranks_have_endpoints_and_numbers_of_their_own(sim: Start) -> None:
-    engine = engine_with(sim, "--data-parallel-size", 2)
+def test_ranks_have_endpoints_and_numbers_of_their_own(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing("--data-parallel-size", 2)
     with subscriber(engine, 0) as zero, subscriber(engine, 1) as one:
         assert zero.source["endpoint"] != one.source["endpoint"]
-        ask(engine, PROMPT, rank=1)
+        ask(engine, PROMPT, rank=1, session="s1")
         event = one.batch()[1][0]
         assert event["session_id"] == "s1"
         assert not zero.live.poll(0)

@@ -22,6 +22,10 @@ def client(engine: SimEngine) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=engine.url, api_key="none", max_retries=0)
 
 
+def texts(message: Any) -> list[str]:
+    return [block.text for block in message.content]
+
+
 def names(text: str) -> list[str]:
     return [e.split("\n")[0].removeprefix("event: ") for e in text[:-2].split("\n\n")]
 
@@ -31,7 +35,7 @@ def test_whole_and_streamed_messages_agree(engine: SimEngine) -> None:
     assert whole.stop_reason == "end_turn" and whole.usage.output_tokens == 6
     with client(engine).messages.stream(**GREEDY, **ASK) as stream:
         streamed = stream.get_final_message()
-    assert [b.text for b in streamed.content] == [b.text for b in whole.content]  # type: ignore[union-attr]
+    assert texts(streamed) == texts(whole)
     assert streamed.usage.output_tokens == 6 and streamed.stop_reason == "end_turn"
 
 
@@ -77,8 +81,7 @@ def test_tool_results_and_systems_reach_the_prompt(engine: SimEngine) -> None:
 
 
 def test_the_matched_stop_sequence_is_named(engine: SimEngine) -> None:
-    text = client(engine).messages.create(**GREEDY, **ASK).content[0].text  # type: ignore[union-attr]
-    word = text.split()[2]
+    word = texts(client(engine).messages.create(**GREEDY, **ASK))[0].split()[2]
     message = client(engine).messages.create(**GREEDY, **ASK, stop_sequences=[word])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", word)
 
