@@ -123,5 +123,5 @@ case ${1:-all} in
   env) build_env ;;
   model) build_env > /dev/null; build_model ;;
   all) build_env; build_model ;;
-  *) say "unknown part \`$1\`: env, model or all"; exit 2 ;;
+  *) trap - EXIT; say "unknown part \`$1\`: env, model or all"; exit 2 ;;
 esac
