@@ -34,6 +34,11 @@ async def models(engine: Engine, request: Request, reply: Reply) -> None:
         {"id": name, "object": "model", "created": created, "owned_by": "vllm", "root": s.model,
          "parent": None, "max_model_len": s.max_model_len, "permission": [permission]}
         for name in s.served_model_names
+    ] + [
+        {"id": lora.name, "object": "model", "created": created, "owned_by": "vllm",
+         "root": lora.path, "parent": s.served_model_names[0], "max_model_len": None,
+         "permission": [permission]}
+        for lora in s.loras
     ]})
 
 

@@ -39,6 +39,7 @@ class Stored:
     token_ids: tuple[int, ...]
     extra_keys: tuple[Any, ...]
     lora_name: str | None = None
+    lora_id: int | None = None
     session_id: str | None = None
 
 

@@ -17,7 +17,7 @@ import uvloop
 from .faults import Fault, FaultError
 from .model import PROFILES, profile
 from .server import Server
-from .settings import EventSettings, Settings, TransferSettings
+from .settings import EventSettings, Lora, Settings, TransferSettings
 
 EXIT_BIND, EXIT_DIED = 3, 1
 
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     net.add_argument("--enable-prompt-tokens-details", action="store_true")
     net.add_argument("--enable-server-load-tracking", action="store_true")
     eng = p.add_argument_group("engine")
+    eng.add_argument("--lora-modules", nargs="+", default=[], metavar="NAME=PATH")
     eng.add_argument("--profile", default="zero", metavar="NAME", help="step-time model")
     eng.add_argument("--time-scale", type=float, default=1.0, metavar="K",
                      help="simulated seconds take K real ones (0.1 = ten times faster)")
@@ -120,7 +121,8 @@ def _settings(a: argparse.Namespace) -> Settings:
         host = os.environ.get("VLLM_NIXL_SIDE_CHANNEL_HOST", a.host)
         transfer = TransferSettings.parse(a.kv_transfer_config, host, port)
     return Settings(
-        model=a.model, served_model_names=tuple(a.served_model_name or [a.model]), host=a.host,
+        model=a.model, served_model_names=tuple(a.served_model_name or [a.model]),
+        loras=_loras(a.lora_modules), host=a.host,
         port=a.port, uds=a.uds, ssl_certfile=a.ssl_certfile, ssl_keyfile=a.ssl_keyfile,
         api_keys=tuple(a.api_key), keepalive_s=a.keepalive, ready_delay_s=a.ready_delay,
         profile=prof, time_scale=a.time_scale, seed=a.seed, block_size=a.block_size,
@@ -135,6 +137,16 @@ def _settings(a: argparse.Namespace) -> Settings:
         events=EventSettings.parse(a.kv_events_config), transfer=transfer, fragile=a.fragile,
         faults=tuple(a.fault), record=a.record,
     )
+
+
+def _loras(specs: Sequence[str]) -> tuple[Lora, ...]:
+    loras = []
+    for at, spec in enumerate(specs, 1):
+        name, equals, path = spec.partition("=")
+        if not (name and equals and path):
+            raise ValueError(f"--lora-modules needs NAME=PATH, got `{spec}`")
+        loras.append(Lora(name, path, at))
+    return tuple(loras)
 
 
 async def _serve(config: Settings) -> int:

@@ -35,7 +35,7 @@ def event_map(event: Event, block_size: int) -> dict[str, Any]:
             "type": "BlockStored",
             "block_hashes": [external(h) for h in event.hashes],
             "parent_block_hash": None if event.parent is None else external(event.parent),
-            "token_ids": event.token_ids, "block_size": block_size, "lora_id": None,
+            "token_ids": event.token_ids, "block_size": block_size, "lora_id": event.lora_id,
             "medium": "GPU", "lora_name": event.lora_name, "extra_keys": event.extra_keys,
             "group_idx": 0, "kv_cache_spec_kind": "full_attention",
         }

@@ -11,7 +11,7 @@ import orjson
 
 from .errors import ApiError, invalid
 from .sequence import Params
-from .settings import Settings
+from .settings import Lora, Settings
 from .wire import Request
 
 Body = dict[str, Any]
@@ -103,9 +103,14 @@ def check_model(body: Mapping[str, Any], settings: Settings) -> str:
         return settings.served_model_names[0]
     if not isinstance(name, str):
         raise invalid("model", "Input should be a valid string")
-    if name not in settings.served_model_names:
+    if name not in settings.served_model_names and lora_of(name, settings) is None:
         raise ApiError(404, f"The model `{name}` does not exist.", param="model")
     return name
+
+
+def lora_of(name: object, settings: Settings) -> Lora | None:
+    """The adapter served under this name."""
+    return next((lora for lora in settings.loras if lora.name == name), None)
 
 
 def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -147,6 +152,7 @@ def generation(body: Mapping[str, Any], request: Request, settings: Settings, pr
     endless = boolean(body, "ignore_eos")
     extra = mapping(body, "vllm_xargs")
     kv = mapping(body, "kv_transfer_params")
+    lora = lora_of(body.get("model"), settings)
     salt = body.get("cache_salt")
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise ApiError(400, "Parameter 'cache_salt' must be a non-empty string if provided.")
@@ -154,8 +160,8 @@ def generation(body: Mapping[str, Any], request: Request, settings: Settings, pr
         max_tokens=room if max_tokens is None else max_tokens,
         length=_UNBOUNDED if endless else max(settings.tokens - said, 1),
         min_tokens=integer(body, "min_tokens", 0, low=0) or 0,
-        stop=_stops(body), seed=seed ^ settings.seed if temperature else settings.seed,
-        n=integer(body, "n", 1, low=1) or 1, cache_salt=salt,
+        stop=_stops(body), seed=seed ^ settings.seed ^ (0 if lora is None else lora.id),
+        n=integer(body, "n", 1, low=1) or 1, cache_salt=salt, lora=lora,
         session_id=request.get("x-session-id") or body.get("session_id"),
         report_full=extra.get("kv_cache_report_mode") == "full",
         kv_transfer_params=kv or None,

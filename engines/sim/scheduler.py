@@ -216,12 +216,13 @@ class Scheduler:
             seq.stored = full
 
     def _stored(self, seq: Sequence, start: int, end: int) -> Stored:
-        size = self.cache.block_size
+        size, lora = self.cache.block_size, seq.params.lora
         return Stored(
             tuple(seq.hashes[start:end]), seq.hashes[start - 1] if start else None,
             tuple(seq.tokens[start * size : end * size]),
             tuple(seq.event_extra(i) for i in range(start, end)),
-            seq.params.lora_name, seq.params.session_id,
+            None if lora is None else lora.name, None if lora is None else lora.id,
+            seq.params.session_id,
         )
 
     def _check_contents(self, seq: Sequence) -> None:

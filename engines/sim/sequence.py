@@ -9,6 +9,7 @@ from typing import Any
 
 from . import text, tokens
 from .cache import NONE_HASH, Extra, hash_block
+from .settings import Lora
 
 
 class State(enum.Enum):
@@ -29,7 +30,7 @@ class Params:
     seed: int = 0
     n: int = 1
     cache_salt: str | None = None
-    lora_name: str | None = None
+    lora: Lora | None = None
     session_id: str | None = None
     report_full: bool = False
     kv_transfer_params: Mapping[str, Any] | None = None
@@ -83,8 +84,9 @@ class Sequence:
     def extra(self, block: int) -> Extra:
         """vLLM's extra hash keys of a block: the adapter's on every one, the salt on the first."""
         keys: list[tuple[str, ...]] = []
-        if self.params.lora_name is not None:
-            keys.append(("lora", self.params.lora_name, self.params.lora_name))
+        lora = self.params.lora
+        if lora is not None:
+            keys.append(("lora", lora.name, lora.path))
         if block == 0 and self.params.cache_salt is not None:
             keys.append(("cache_salt", self.params.cache_salt))
         return tuple(keys) or None

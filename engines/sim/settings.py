@@ -67,11 +67,21 @@ class TransferSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Lora:
+    """An adapter, served under its own name; `id` counts from 1."""
+
+    name: str
+    path: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Defaults are vLLM's where vLLM has the option."""
 
     model: str = "sim"
     served_model_names: tuple[str, ...] = ("sim",)
+    loras: tuple[Lora, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None

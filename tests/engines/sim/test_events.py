@@ -48,6 +48,26 @@ def test_salt_changes_every_hash_and_is_told_on_the_first_block(
         assert salted["extra_keys"][0] == ["mine"] and set(salted["extra_keys"][1:]) == {None}
 
 
+def test_adapters_have_hashes_and_texts_of_their_own(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing("--lora-modules", "sql=/adapters/sql")
+    with subscriber(engine) as sub:
+        ask(engine, PROMPT)
+        base = sub.batch()[1][0]
+        ask(engine, PROMPT, model="sql")
+        own = sub.batch()[1][0]
+    assert (own["lora_name"], own["lora_id"]) == ("sql", 1)
+    assert own["extra_keys"] == [["sql"]] * len(own["block_hashes"])
+    assert not set(own["block_hashes"]) & set(base["block_hashes"])
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4}
+    said = [engine.call("POST", "/v1/completions", {**body, "model": m})[1]["choices"][0]["text"]
+            for m in ("m", "sql")]
+    assert said[0] != said[1]
+    card = engine.call("GET", "/v1/models")[1]["data"][1]
+    assert (card["id"], card["root"], card["parent"]) == ("sql", "/adapters/sql", "m")
+
+
 def test_hashes_are_equal_on_all_engines(
     publishing: Start, subscriber: Any, ask: Any
 ) -> None:
