@@ -171,6 +171,8 @@ class KvgateCollector(Collector):
     def _series(self, families: dict[str, Metric]) -> None:
         for names, handle in self._stats.series.items():
             now = self._stats.snapshot(handle)
+            if not now.requests:
+                continue  # a location nothing has come to yet
             for status, outcome, count in now.requests:
                 shown = f"{status}xx" if status else "none"
                 _add(families, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
@@ -184,6 +186,8 @@ class KvgateCollector(Collector):
             ):  # fmt: skip
                 _add(families, metric, names, value)
             for metric, name in _HISTOGRAMS:
+                if not names[2] and metric is not DURATION:
+                    continue  # no engine was asked: there are no tokens to time
                 counts, total = now.histograms[name]
                 buckets = _buckets(self._stats.bounds(name), counts)
                 families[metric.name].add_metric(names, buckets, total)  # type: ignore[attr-defined]

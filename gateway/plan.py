@@ -173,6 +173,7 @@ class Plan:
         location = self.location
         return ReplyPlan(
             {b"x-request-id", *(name.lower().encode() for name in location.hide_headers)},
+            passed=[name.encode() for name in location.pass_headers],
             connect_s=location.connect_timeout_s,
             send_s=location.send_timeout_s,
             first_byte_s=location.first_byte_timeout_s,

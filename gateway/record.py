@@ -30,7 +30,7 @@ def termination(ctx: Context) -> str:
     """The two letters. Pure."""
     leg = ctx.leg
     if ctx.error is not None:
-        # A client that sends no more ends its request itself; other mistakes of clients are refused.
+        # A client that sends no more ends its request itself; other mistakes are refused.
         who = "C" if ctx.error.status == 408 else _WHO[ctx.error.origin]
         if leg is None:
             return "GQ" if who == "S" else who + "R"

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 CPU_BLOCK_MULTIPLE = 32  # 16 passes vLLM's checks with a warning, then the worker dies
 _OURS = re.compile(
-    r"--(model|host|port|uds|served-model-name|api-key|block-size|max-model-len|dtype|kv-events-config"
+    r"--(model|host|port|uds|served-model-name|api-key|block-size|max-model-len|dtype"
+    r"|kv-events-config"
     r"|kv-transfer-config|kv-cache-memory-bytes|tensor-parallel-size|data-parallel-size"
     r"|distributed-executor-backend|enable-prompt-tokens-details)(=|$)"
 )

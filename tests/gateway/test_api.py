@@ -23,7 +23,7 @@ CONF = (
 async def gw(gateway, engine, tmp_path: Path):  # type: ignore[no-untyped-def]
     one = await engine()
     text = CONF.format(address=one.address, folder=tmp_path)
-    # Two servers on port 0 are one address to the configuration: the token server gets its own host.
+    # Two servers on one port are one address: the one with a token gets a host of its own.
     return await gateway(text.replace("127.0.0.1:0 default_server", "127.0.0.2:0"))
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import waiting
 
 from gateway import logs
 from gateway.logs import NOTICE, Sink, Writer, log, open_error_log
@@ -24,13 +25,6 @@ def quiet_log():  # type: ignore[no-untyped-def]
     log.setLevel(level)
 
 
-def wait(condition, what: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-
-
 async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
     writer = Writer()
     path = tmp_path / "access.log"
@@ -38,7 +32,7 @@ async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
     assert writer.sink(str(path)) is sink
     sink.write("one")
     sink.flush()
-    wait(lambda: path.read_text() == "one\n", "first line")
+    waiting.until(lambda: path.read_text() == "one\n", "first line")
     path.rename(tmp_path / "access.log.1")
     sink.write("two")
     writer.reopen()
