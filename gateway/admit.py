@@ -61,7 +61,9 @@ def body_limit(plan: Plan, path: bytes, content_type: bytes, chunked: bool) -> i
     if plan.kind != "proxy":
         return plan.max_body
     unread = not reads_body(plan, path) or content_type.lower().startswith(_JSON_FREE)
-    if not unread or plan.by_model or (chunked and plan.max_body):
+    assert plan.catalog is not None
+    named = plan.by_model or plan.catalog.renames  # the form's `model` must be found
+    if not unread or named or (chunked and plan.max_body):
         return plan.max_body
     return STREAM
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -52,6 +53,9 @@ class App:
     async def start(self) -> None:
         """Background work; needs a running loop."""
         asyncio.get_running_loop().set_exception_handler(_loop_fault)
+        # What is here now stays; requests leave no cycles behind, so looking for some can be rare.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
         self.health.sync()
         self.models.start()
 

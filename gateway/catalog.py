@@ -57,6 +57,11 @@ class Catalog:
         """Whether a name that is not here is an error: every upstream says what it serves."""
         return not self._open
 
+    @property
+    def renames(self) -> bool:
+        """Whether a request may name an alias, so that its body must be read."""
+        return any(named.edits is not None for named in self._declared.values())
+
     def learn(self, group: Group, models: Iterable[str]) -> None:
         """Takes the names that the engines of an upstream without `model` listed."""
         if group.name not in self._open:

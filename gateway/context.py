@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from native.relay import Client, Edits, Leg, Request
 
 
+CLIENT_LEFT = 499  # nginx's status for a client that left before its answer; only ever logged
+
+
 class Attempt:
     """One leg as variables and the record see it: who was asked and how it went."""
 

@@ -65,6 +65,6 @@ def reply_lines(ctx: Context, all_of_them: bool) -> bytes:
     lines = b"x-request-id: %b\r\n%b" % (client_id(ctx), added.render(ctx))
     if plan.receipt and ctx.engine is not None:
         lines += b"x-kvgate-engine: %b\r\nx-kvgate-attempts: %d\r\n" % (
-            ctx.engine.host, len(ctx.attempts) + 1,
+            ctx.engine.host, len(ctx.attempts) + (ctx.error is None),
         )  # fmt: skip
     return lines

@@ -51,15 +51,18 @@ class GatewayError(Exception):
         self.message = self.template.format(**values)
         super().__init__(self.message)
 
-    def body(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code"}}`, as OpenAI's clients read it."""
+    def body(self, anthropic: bool = False) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}`, as OpenAI's clients read it.
+
+        `anthropic`: for `/v1/messages`, whose clients look for `"type": "error"` beside it.
+        """
         error = {
             "message": self.message,
             "type": self.type,
             "param": self.param,
             "code": self.code,
         }
-        return orjson.dumps({"error": error})
+        return orjson.dumps({"type": "error", "error": error} if anthropic else {"error": error})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Content-type, and Retry-After where trying again makes sense."""
@@ -122,9 +125,7 @@ class ModelNotFound(ClientError):
     code = "model_not_found"
     status = 404
     template = "The model `{model}` does not exist or is not served here"
-    hint = (
-        "`GET /v1/models` lists the names; `model NAME alias=…` in the upstream declares them"
-    )
+    hint = "`GET /v1/models` lists the names; `model NAME alias=…` in the upstream declares them"
 
 
 class MethodNotAllowed(ClientError):

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway import decode, errors, marks, relay_faults
-from gateway.context import Attempt, Context
+from gateway.context import CLIENT_LEFT, Attempt, Context
 from gateway.logs import log
 from gateway.pick import pick
 from gateway.plan import ADDED_STATUSES
@@ -27,8 +27,23 @@ if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
-CLIENT_LEFT = 499  # nginx's status for a client that left before its answer; only ever logged
 _TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", "read_timeout"})
+
+
+class Over:
+    """What `request.context` holds once its exchange has ended: whatever comes now is too late."""
+
+    __slots__ = ()
+    over = True
+
+    def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
+        """Nothing: the answer has been given."""
+
+    def abandon(self) -> None:
+        """Nothing: the record has been made."""
+
+
+OVER = Over()
 
 
 class Exchange:
@@ -81,6 +96,7 @@ class Exchange:
         try:
             leg.start()
         except RuntimeError:  # the client left in the meantime
+            ctx.leg = ctx.attempts[-1].leg if ctx.attempts else None
             self._pipeline.ledger.give(engine.slot)
             self.abandon()
 
@@ -213,8 +229,10 @@ class Exchange:
     def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
         """Answers with an error of the gateway's own."""
         if not self.over:
-            self.ctx.error = error
-            self.answer(error.status, error.headers(), error.body(), close)
+            # Its traceback would keep the frames, and with them the request, until a collection.
+            self.ctx.error = error.with_traceback(None)
+            body = error.body(anthropic=self.ctx.path.endswith(b"/messages"))
+            self.answer(error.status, error.headers(), body, close)
 
     def answer(
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, close: bool = False
@@ -244,6 +262,8 @@ class Exchange:
         ctx.status = status
         ctx.bytes_sent = sent
         ctx.t_end = monotonic()
+        # The request would keep the exchange, which keeps the request and its body.
+        ctx.request.context = OVER
         self._pipeline.record(ctx)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -98,7 +98,7 @@ class Pipeline:
         exchange = request.context
         if exchange is None:
             exchange = self._exchange(client, request, client.listener.server_ctx.nowhere, b"")
-        if status == 500:
+        if status == 500 and not exchange.over:
             exchange.refuse(errors.InternalError(request_id=exchange.ctx.request_id), close=True)
         else:
             exchange.refuse(relay_faults.from_protocol(status, message), close=True)

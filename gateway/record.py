@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway.context import CLIENT_LEFT
 from gateway.logs import log
 from gateway.responses import ID_PREFIX
 
@@ -29,17 +30,17 @@ _WHO = {"client": "G", "gateway": "G", "upstream": "S"}
 def termination(ctx: Context) -> str:
     """The two letters. Pure."""
     leg = ctx.leg
+    if ctx.status == CLIENT_LEFT:
+        if leg is not None and leg.error is not None and leg.error.startswith("client_"):
+            return "C" + _PHASES[leg.phase]
+        return "CR" if ctx.request.body is None else "CQ"
     if ctx.error is not None:
         # A client that sends no more ends its request itself; other mistakes are refused.
         who = "C" if ctx.error.status == 408 else _WHO[ctx.error.origin]
         if leg is None:
             return "GQ" if who == "S" else who + "R"
         return who + _PHASES[leg.phase]
-    if leg is None:
-        if ctx.status != 499:
-            return COMPLETE
-        return "CR" if ctx.request.body is None else "CQ"
-    if leg.error is None:
+    if leg is None or leg.error is None:
         return COMPLETE
     if leg.error.startswith("client_"):
         return "C" + _PHASES[leg.phase]

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
+from gateway.forms import model_span
 from gateway.paths import is_inference, plain
+from gateway.plan import FORBIDDEN
 from gateway.sites import upstream_target
 from native._core import Scan, rewrite, scan
 
@@ -81,17 +83,25 @@ def settle(ctx: Context) -> None:
     ctx.group = plan.group
     if ctx.pinned is not None and ctx.group is None:
         ctx.group = ctx.pinned.team.group
-    named = None
-    if found is not None and found.model is not None:
-        ctx.model = found.model
-        named = _named(ctx, found.model)
-        if named is not None:
-            ctx.group = named.group
-            ctx.edits = named.edits
+    span = None
+    if found is not None:
+        ctx.model = found.model or ""
+    elif ctx.body:
+        span = model_span(ctx.body, ctx.request.get(b"content-type") or b"")
+        if span is not None:
+            ctx.model = ctx.body[slice(*span)].decode("utf-8", "replace")
+    named = _named(ctx, ctx.model) if ctx.model else None
+    if named is not None:
+        ctx.group = named.group
+        ctx.edits = named.edits
     if ctx.group is None:
         raise errors.ModelRequired("model")
+    if not plan.trust:
+        ctx.stripped += sum(ctx.request.get(name) is not None for name in FORBIDDEN)
     if found is not None:
         _edit(ctx, found, named)
+    elif span is not None and named is not None and named.edits is not None and ctx.body:
+        ctx.body = ctx.body[: span[0]] + named.model.encode() + ctx.body[span[1] :]
 
 
 def _named(ctx: Context, model: str) -> Named | None:

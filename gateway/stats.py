@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
+from gateway.context import CLIENT_LEFT
 from native import _core
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Statistics:
         body = request.body
         self._stats.record(
             ctx.plan.series[ctx.group.name if ctx.group is not None else ""],
-            0 if ctx.status == 499 else ctx.status,
+            0 if ctx.status == CLIENT_LEFT else ctx.status,
             _OUTCOME[ctx.termination],
             _LANE[ctx.lane],
             ctx.t_end - start,

@@ -28,7 +28,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "errors", "paths", "ids", "logs", "marks", "ledger", "server"),
+    ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "server"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
     ("variables",),
     ("engines", "catalog"),
@@ -43,7 +43,7 @@ RANKS = (
 )
 
 # Decisions take plain data and the time as arguments.
-PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "relay_faults", "responses")
+PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults")
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
 

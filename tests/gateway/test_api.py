@@ -108,6 +108,12 @@ async def test_labels_stay_bounded(gw, admin) -> None:  # type: ignore[no-untype
     assert samples((await admin.get("/metrics")).text) - before == set()
 
 
+async def test_wrong_methods_are_said_in_the_same_shape(gw, admin) -> None:  # type: ignore[no-untyped-def]
+    for client, path in ((gw.client, "/kvgate/health"), (admin, "/kvgate/status")):
+        reply = await client.post(path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
+
+
 async def test_returns(gw) -> None:  # type: ignore[no-untyped-def]
     reply = await gw.client.get("/gone")
     assert (reply.status_code, reply.text) == (410, "gone, GET")

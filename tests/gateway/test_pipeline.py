@@ -197,3 +197,42 @@ async def test_places_are_given_back(gateway, engine) -> None:  # type: ignore[n
     await asyncio.gather(*(gw.client.post(path, content=b'{"model":"m1"}') for path in paths * 5))
     assert gw.app.pipeline.gatehouse.active == 0
     assert len(gw.lines()) == 20
+
+
+@pytest.mark.parametrize("lane", LANES)
+async def test_a_form_names_its_model_too(gateway, engine, lane: str) -> None:  # type: ignore[no-untyped-def]
+    one = await engine(named("org/whisper"))
+    gw = await gateway(conf(f"server {one.address}; model org/whisper alias=w;", lane=lane))
+    client = gw.memory if lane == "asgi" else gw.client
+    files = {"file": ("a.wav", b"\x00\r\n" * 99)}
+    reply = await client.post("/v1/audio/transcriptions", data={"model": "w"}, files=files)
+    assert reply.status_code == 200
+    assert b"\r\n\r\norg/whisper\r\n" in one.clients()[0].body
+    reply = await client.post("/v1/audio/transcriptions", data={"model": "x"}, files=files)
+    assert reply.json()["error"]["code"] == "model_not_found"
+
+
+async def test_errors_of_messages_suit_anthropics_clients(gateway) -> None:  # type: ignore[no-untyped-def]
+    gw = await gateway(conf("server 127.0.0.1:1; model m;"))
+    reply = (await gw.client.post("/v1/messages", json={"model": "x"})).json()
+    assert reply["type"] == "error" and reply["error"]["code"] == "model_not_found"
+
+
+async def test_nothing_of_a_request_stays_behind(gateway, engine) -> None:  # type: ignore[no-untyped-def]
+    """LL#12685: memory grew with requests. Bodies are freed without the help of the collector."""
+    import gc
+
+    from gateway.context import Context
+
+    one = await engine(named("m1"))
+    gw = await gateway(conf(f"server {one.address}; model m1;"))
+    gc.collect()
+    gc.disable()
+    try:
+        for path in ("/v1/completions", "/nothing", "/v1/completions"):
+            for _ in range(20):
+                await gw.client.post(path, json={"model": "m1", "x": "y" * 1000})
+        left = [thing for thing in gc.get_objects() if isinstance(thing, Context)]
+        assert len(left) <= 2
+    finally:
+        gc.enable()
