@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 
 async def models(engine: Engine, request: Request, reply: Reply) -> None:
-    s, created = engine.settings, int(engine.started_at)
+    s, created = engine.settings, int(time.time())
     permission = {
-        "id": f"modelperm-{secrets.token_hex(16)}", "object": "model_permission",
+        "id": f"modelperm-{secrets.token_hex(8)}", "object": "model_permission",
         "created": created, "allow_create_engine": False, "allow_sampling": True,
         "allow_logprobs": True, "allow_search_indices": False, "allow_view": True,
         "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from . import tokens
-from .errors import ApiError, invalid
+from .errors import ApiError, bad, invalid
 from .jobs import Job, request_id
 from .params import Body, Stream, boolean, check_model, generation, integer, parse_body
 from .sequence import Sequence as Generation
@@ -36,7 +36,7 @@ class Shape:
     tool: str | None
     named: bool
     token_ids: bool
-    logprobs: bool
+    logprobs: int | None  # how many of the likeliest tokens are told with each; None = none at all
 
     def finish(self, reason: str) -> str:
         if self.tool is not None and not self.named and reason == "stop":
@@ -56,8 +56,12 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
     """Renders the messages of a chat body. Raises ApiError."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise invalid("messages", "Input should be a valid list" if "messages" in body
-                      else "Field required")
+        if "messages" not in body:
+            raise invalid("messages", "Field required", "missing", body)
+        raise invalid("messages", "Input should be a valid list", "list_type", messages)
+    if not messages:
+        raise ApiError(400, "Cannot apply chat template to an empty conversation. Provide at least "
+                            "one message.")
     resume = boolean(body, "continue_final_message")
     add = boolean(body, "add_generation_prompt", True)
     if resume and body.get("add_generation_prompt"):
@@ -86,17 +90,17 @@ def shape(body: Mapping[str, Any], reasoning: int) -> Shape:
         function = choice.get("function")
         tool, named = function.get("name") if isinstance(function, dict) else None, True
         if tool not in names:
-            raise ApiError(400, "The tool specified in `tool_choice` does not match any of the "
-                                "specified `tools`.", param="tool_choice")
+            raise bad("The tool specified in `tool_choice` does not match any of the specified "
+                      "`tools`", "tool_choice")
     elif choice == "required":
         if not names:
-            raise ApiError(400, "When using `tool_choice`, `tools` must be set.",
-                           param="tool_choice")
+            raise bad("When using `tool_choice`, `tools` must be set.", "tool_choice")
         tool = names[0]
     elif choice not in (None, "auto", "none"):
         raise invalid("tool_choice", "Input should be none, auto, required or a named tool")
     return Shape(reasoning, tool, named, boolean(body, "return_token_ids"),
-                 boolean(body, "logprobs"))
+                 (integer(body, "top_logprobs", 0, low=0) or 0) if boolean(body, "logprobs")
+                 else None)
 
 
 async def handle(engine: Engine, request: Request, reply: Reply) -> None:
@@ -121,6 +125,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     await engine.before_tokens(reply)
     job.start()
     await job.wait()
+    headers += engine.load_headers(request)
     reply.json(200, whole(job, model, engine.fingerprint, form), headers)
 
 
@@ -154,11 +159,15 @@ def _choice(seq: Generation, form: Shape) -> Body:
     out = seq.tokens[seq.prompt_len :]
     return {
         "index": seq.index, "message": message,
-        "logprobs": {"content": logprobs_content(out)} if form.logprobs else None,
+        "logprobs": _logprobs(out, form),
         "finish_reason": form.finish(seq.finish_reason or "stop"),
         "stop_reason": seq.stop_reason, "token_ids": out if form.token_ids else None,
         "routed_experts": None,
     }
+
+
+def _logprobs(ids: list[int], form: Shape) -> Body | None:
+    return None if form.logprobs is None else {"content": logprobs_content(ids, form.logprobs)}
 
 
 def split_reasoning(seq: Generation, count: int) -> tuple[str, str]:
@@ -171,7 +180,7 @@ def split_reasoning(seq: Generation, count: int) -> tuple[str, str]:
 
 
 def tool_call_id() -> str:
-    return f"chatcmpl-tool-{secrets.token_hex(16)}"
+    return f"chatcmpl-tool-{secrets.token_hex(8)}"
 
 
 # -- stream
@@ -190,8 +199,8 @@ class ChatWriter:
             self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(job.sequences))
         ]
         self._print = b',"system_fingerprint":' + orjson.dumps(fingerprint)
-        self._simple = not (form.token_ids or form.logprobs or form.tool or form.reasoning
-                            or stream.continuous)
+        plain = form.logprobs is None and form.tool is None
+        self._simple = plain and not (form.token_ids or form.reasoning or stream.continuous)
         self._open = self._failed = False
 
     def token(self, seq: Generation, delta: str, token: int) -> None:
@@ -241,7 +250,7 @@ class ChatWriter:
         form, reason = self._form, seq.finish_reason
         choice: Body = {
             "index": seq.index, "delta": self._delta(seq, delta),
-            "logprobs": {"content": logprobs_content([token])} if form.logprobs else None,
+            "logprobs": _logprobs([token], form),
             "finish_reason": None if reason is None else form.finish(reason)}
         if reason is not None:
             choice["stop_reason"] = seq.stop_reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from . import tokens
-from .errors import ApiError, invalid
+from .errors import ApiError, bad, invalid
 from .jobs import CHOICES_MAX, Job, request_id
 from .params import Body, Stream, boolean, check_model, generation, integer, parse_body
 from .sequence import Sequence as Generation
@@ -23,9 +23,10 @@ _MAX_TOKENS_DEFAULT = 16
 
 def prompts(value: Any) -> list[list[int]]:
     """Token ids of each prompt of a `prompt` field. Raises ApiError."""
-    if value is None:
-        raise ApiError(400, "Either prompt or prompt_embeds must be provided and non-empty.",
-                       param="prompt")
+    if value is None or value == "":
+        raise bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+    if value == []:
+        raise ApiError(400, "You must pass at least one prompt")
     if isinstance(value, str):
         return [tokens.encode(value)]
     if isinstance(value, list) and value:
@@ -33,9 +34,10 @@ def prompts(value: Any) -> list[list[int]]:
             return [tokens.encode(v) for v in value]
         if _is_ids(value):
             return [value]
-        if all(isinstance(v, list) and _is_ids(v) for v in value):
+        if all(isinstance(v, list) and (not v or _is_ids(v)) for v in value):
             return value
-    raise invalid("prompt", "Input should be a valid string, list of strings or of token ids")
+    raise invalid("prompt", "Input should be a valid string, list of strings or of token ids",
+                  "string_type", value)
 
 
 def _is_ids(value: list[Any]) -> bool:
@@ -48,14 +50,15 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     model = check_model(body, engine.settings)
     lists = prompts(body.get("prompt"))
     if not all(lists):
-        raise ApiError(400, "The decoder prompt cannot be empty", param="prompt")
+        raise ApiError(400, "The decoder prompt cannot be empty")
     if len(lists) > CHOICES_MAX:
         raise ApiError(400, f"at most {CHOICES_MAX} prompts in one request", param="prompt")
     stream = Stream.parse(body)
     if boolean(body, "echo"):
         raise ApiError(400, "`echo` is not supported by the simulated engine.", param="echo")
     if body.get("suffix"):
-        raise ApiError(400, "suffix is not currently supported", param="suffix")
+        raise ApiError(400, "suffix is only supported for models with FIM completion rendering",
+                       param="suffix")
     limit = integer(body, "max_tokens", _MAX_TOKENS_DEFAULT, low=1)
     params = [generation(body, request, engine.settings, len(ids), _fit(engine, ids, body, limit))
               for ids in lists]
@@ -88,7 +91,7 @@ def whole(job: Job, model: str, fingerprint: str, want: tuple[bool, bool]) -> Bo
     return {
         "id": job.id, "object": "text_completion", "created": int(time.time()), "model": model,
         "choices": [_choice(seq, want) for seq in job.sequences],
-        "service_tier": None, "system_fingerprint": fingerprint, "usage": job.usage(),
+        "service_tier": None, "system_fingerprint": fingerprint, "usage": job.usage(created=False),
         "kv_transfer_params": job.kv_transfer_params, "ec_transfer_params": None, "metrics": None,
     }
 

@@ -44,7 +44,8 @@ class Core:
     def __init__(self, settings: Settings, rank: int, publisher: EventSink | None = None) -> None:
         self.settings, self.rank, self.publisher = settings, rank, publisher
         self.metrics = Metrics(
-            rank, settings.served_model_names[0], settings.transfer is not None
+            rank, settings.served_model_names[0], settings.max_model_len,
+            settings.transfer is not None,
         )
         self.cache = self._new_cache()
         self.scheduler = self._new_scheduler()

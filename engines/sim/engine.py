@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import secrets
-import time
 from typing import Any
 
 from .connection import Site
@@ -26,7 +26,6 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.started_at = time.time()
         self.publishers = [
             Publisher(settings.events, rank, settings.block_size, settings.host)
             if settings.events.enable_kv_cache_events else None
@@ -70,7 +69,21 @@ class Engine:
     def id_headers(self, request: Request) -> list[tuple[str, str]]:
         if not self.settings.enable_request_id_headers:
             return []
-        return [("x-request-id", request.get("x-request-id") or secrets.token_hex(16))]
+        return [("x-request-id", request.get("x-request-id") or secrets.token_hex(8))]
+
+    def load_headers(self, request: Request) -> list[tuple[str, str]]:
+        """The load report (ORCA) that whole chat replies carry when asked for."""
+        form = (request.get("endpoint-load-metrics-format") or "").upper()
+        values = {
+            "num_requests_waiting": float(sum(len(c.scheduler.waiting) for c in self.cores)),
+            "kv_cache_usage_perc": max(c.cache.usage() for c in self.cores),
+        }
+        if form == "JSON":
+            return [("endpoint-load-metrics", f"JSON {json.dumps({'named_metrics': values})}")]
+        if form == "TEXT":
+            text = ", ".join(f"named_metrics.{k}={v}" for k, v in values.items())
+            return [("endpoint-load-metrics", f"TEXT {text}")]
+        return []
 
     def note(self, request: Request) -> None:
         """Keeps the latest request of the inference endpoints, with `--record`."""

@@ -18,15 +18,47 @@ class ApiError(Exception):
         self.status, self.message, self.param = status, message, param
         self.kind = kind or _TYPES.get(status) or HTTPStatus(status).phrase
 
+    def headers(self) -> list[tuple[str, str]]:
+        return []
+
     def body(self) -> dict[str, Any]:
         return error_body(self.message, self.kind, self.status, self.param)
+
+
+class RouteError(ApiError):
+    """No such path, or not by this method: the framework's own reply, not vLLM's."""
+
+    def __init__(self, status: int, message: str, allow: str = "") -> None:
+        super().__init__(status, message)
+        self._allow = allow
+
+    def headers(self) -> list[tuple[str, str]]:
+        return [("allow", self._allow)] if self._allow else []
+
+    def body(self) -> dict[str, Any]:
+        return {"detail": self.message}
+
+
+def bad(message: str, param: str, value: object = None) -> ApiError:
+    """A value vLLM refuses after parsing; it names the parameter in the text, too."""
+    shown = f", value={value}" if value is not None else ""
+    return ApiError(400, f"{message} (parameter={param}{shown})", param=param)
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def invalid(field: str, message: str) -> ApiError:
-    """A body that does not fit the schema: vLLM's validation error."""
-    return ApiError(400, f"1 validation error:\n  {{'loc': 'body.{field}', 'msg': '{message}'}}",
-                    param=f"body.{field}", kind="Bad Request")
+class ValidationError(ApiError):
+    """A body that does not fit the schema; OpenAI-shaped on every endpoint."""
+
+
+def invalid(field: str, message: str, kind: str = "value_error",
+            given: object = None) -> ValidationError:
+    """vLLM's validation error for one field (`""` = the body itself)."""
+    where = f"body.{field}" if field else "body"
+    if isinstance(given, list | dict):
+        given = f"<{type(given).__name__} of {len(given)} items>"
+    entry = {"type": kind, "loc": where, "msg": message, "input": str(given)}
+    return ValidationError(400, f"1 validation error:\n  {entry}", param=where,
+                           kind="Bad Request")

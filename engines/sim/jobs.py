@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 
 def request_id(request: Request, prefix: str) -> str:
-    return f"{prefix}-{request.get('x-request-id') or secrets.token_hex(16)}"
+    return f"{prefix}-{request.get('x-request-id') or secrets.token_hex(8)}"
 
 
 def pick_core(engine: Engine, request: Request) -> Core:
@@ -119,13 +119,13 @@ class Job:
         step = self.sequences[0].params.n
         return sum(s.prompt_len for s in self.sequences[::step])
 
-    def usage(self, *, details: bool = True) -> dict[str, Any]:
+    def usage(self, *, details: bool = True, created: bool = True) -> dict[str, Any]:
         """`usage` of a whole reply: nulls for details the engine was not asked to report."""
         prompt, out = self.prompt_tokens, sum(s.output_len for s in self.sequences)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt, "total_tokens": prompt + out, "completion_tokens": out}
         if details:
-            usage["prompt_tokens_details"] = self.prompt_details()
+            usage["prompt_tokens_details"] = self.prompt_details(created)
             usage["completion_tokens_details"] = None
         return usage
 
@@ -136,10 +136,18 @@ class Job:
             return last.remote_cached
         return (last.cached or 0) + last.external
 
-    def prompt_details(self) -> dict[str, Any] | None:
+    @property
+    def created_cache_tokens(self) -> int:
+        """Prompt tokens whose blocks this request added to the cache."""
+        first, size = self.sequences[0], self.engine.settings.block_size
+        return max(first.prompt_len // size * size - self.cached_tokens, 0)
+
+    def prompt_details(self, created: bool = True) -> dict[str, Any] | None:
+        """Where the engine reports them; completions leave out what was created."""
         if not self.engine.settings.enable_prompt_tokens_details:
             return None
-        return {"cached_tokens": self.cached_tokens, "created_cache_tokens": None,
+        return {"cached_tokens": self.cached_tokens,
+                "created_cache_tokens": self.created_cache_tokens if created else None,
                 "multimodal_tokens": None}
 
     @property

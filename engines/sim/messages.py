@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from .chat import Shape, conversation, shape, split_reasoning, tool_call_id
-from .errors import ApiError, invalid
+from .errors import ApiError, ValidationError, invalid
 from .jobs import Job, request_id
 from .params import Body, boolean, check_model, generation, integer, parse_body
 from .sequence import Sequence as Generation
@@ -105,6 +105,8 @@ async def count_tokens(engine: Engine, request: Request, reply: Reply) -> None:
 
 
 def _error(reply: Reply, exc: ApiError) -> None:
+    if isinstance(exc, ValidationError):
+        raise exc
     reply.json(exc.status, {"type": "error", "error": {"type": exc.kind, "message": exc.message}})
 
 
@@ -113,7 +115,7 @@ async def _handle(engine: Engine, request: Request, reply: Reply) -> None:
     model = check_model(body, engine.settings)
     limit = integer(body, "max_tokens")
     if limit is None:
-        raise invalid("max_tokens", "Field required")
+        raise invalid("max_tokens", "Field required", "missing", body)
     if limit <= 0:
         raise invalid("max_tokens", "Value error, max_tokens must be positive")
     chat = to_chat(body)
@@ -135,13 +137,13 @@ async def _handle(engine: Engine, request: Request, reply: Reply) -> None:
 
 
 def usage(job: Job, output: int, *, final: bool) -> Body:
-    """Input tokens without those read from the cache, where the engine reports them."""
+    """Input tokens without those read from or put into the cache, where the engine reports them."""
     details = job.prompt_details() if final else None
-    cached = details["cached_tokens"] if details is not None else 0
-    out: Body = {"input_tokens": max(job.prompt_tokens - cached, 0), "output_tokens": output}
-    if details is not None:
-        out["cache_read_input_tokens"] = cached
-    return out
+    if details is None:
+        return {"input_tokens": job.prompt_tokens, "output_tokens": output}
+    read, created = details["cached_tokens"], details["created_cache_tokens"]
+    return {"input_tokens": max(job.prompt_tokens - read - created, 0), "output_tokens": output,
+            "cache_creation_input_tokens": created, "cache_read_input_tokens": read}
 
 
 def stop_reason(seq: Generation, form: Shape) -> tuple[str, str | None]:
@@ -160,7 +162,7 @@ def whole(job: Job, model: str, form: Shape) -> Body:
     content: list[Body] = []
     if reasoning:
         content.append({"type": "thinking", "thinking": reasoning,
-                        "signature": secrets.token_hex(16)})
+                        "signature": secrets.token_hex(8)})
     if form.tool is not None:
         content.append({"type": "tool_use", "id": tool_call_id(), "name": form.tool,
                         "input": {"text": said}})
@@ -227,7 +229,7 @@ class MessageWriter:
     def _close(self) -> None:
         if self._kind == "thinking":
             self._send("content_block_delta", {
-                "delta": {"type": "signature_delta", "signature": secrets.token_hex(16)},
+                "delta": {"type": "signature_delta", "signature": secrets.token_hex(8)},
                 "index": self._index})
         if self._kind is not None:
             self._send("content_block_stop", {"index": self._index})

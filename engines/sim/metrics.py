@@ -16,8 +16,7 @@ TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2
         20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
        20.0, 40.0, 80.0)
-TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0,
-          20000.0, 50000.0, 100000.0)
+TOKENS: tuple[float, ...] = ()  # stands for 1, 2, 5, 10, ... up to the longest context
 ITERATION = tuple(float(1 << i) for i in (0, *range(3, 15)))
 PARAMS_N = (1.0, 2.0, 5.0, 10.0, 20.0)
 PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
@@ -47,12 +46,15 @@ COUNTERS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         "Finished requests.", "finished_reason",
         ("stop", "length", "abort", "error", "repetition"),
     ),
-    "admission_rejections": ("Rejected requests.", "reason", ("queue_full",)),
+    "admission_rejections": (
+        "Rejected requests.", "reason", ("max_num_queued_reqs", "max_num_queued_tokens")),
     "nixl_num_failed_transfers": ("Failed KV transfers.", "", ()),
     "nixl_num_failed_notifications": ("Failed notifications.", "", ()),
     "nixl_num_kv_expired_reqs": ("Requests whose KV expired before it was read.", "", ()),
     "nixl_num_notifications_after_expiry": ("Notifications for unknown requests.", "", ()),
 }
+
+ENGINE_LESS = ("admission_rejections",)
 
 HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
     "request_prompt_tokens": ("Prefill tokens per request.", TOKENS),
@@ -78,6 +80,12 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
 }
 
 
+def token_buckets(longest: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, ... as far as a context of `longest` tokens goes."""
+    steps = (mantissa * 10**power for power in range(10) for mantissa in (1, 2, 5))
+    return tuple(float(s) for s in steps if s <= longest)
+
+
 class Histogram:
     __slots__ = ("bounds", "counts", "sum")
 
@@ -92,17 +100,19 @@ class Histogram:
 class Metrics:
     """All counters and histograms of one engine rank."""
 
-    def __init__(self, rank: int, model_name: str, transfers: bool) -> None:
+    def __init__(self, rank: int, model_name: str, longest: int, transfers: bool) -> None:
+        """`longest` = tokens of the longest context; `transfers`: with the NIXL ones."""
         self.rank, self.model_name = rank, model_name
         self.created = time.time()
         shown = transfers, "nixl_"
+        tokens = token_buckets(longest)
         self.counters: dict[str, dict[str, float]] = {
             name: dict.fromkeys(values or ("",), 0.0)
             for name, (_help, _label, values) in COUNTERS.items()
             if shown[0] or not name.startswith(shown[1])
         }
         self.histograms = {
-            name: Histogram(bounds)
+            name: Histogram(bounds or tokens)
             for name, (_help, bounds) in HISTOGRAMS.items()
             if shown[0] or not name.startswith(shown[1])
         }
@@ -141,9 +151,11 @@ def render(ranks: Sequence[Metrics], gauges: Iterable[Gauge]) -> bytes:
     base = [(("engine", str(m.rank)), ("model_name", m.model_name)) for m in ranks]
     for name in ranks[0].counters:
         text, label, _values = COUNTERS[name]
+        shared = name in ENGINE_LESS  # counted before a rank is chosen
         rows = [
-            (_labels([*b, (label, value)] if label else b), amount, m.created)
-            for m, b in zip(ranks, base, strict=True)
+            (_labels([*(b[1:] if shared else b), (label, value)] if label else b), amount,
+             m.created)
+            for m, b in list(zip(ranks, base, strict=True))[: 1 if shared else None]
             for value, amount in m.counters[name].items()
         ]
         head(f"{name}_total", "counter", text)

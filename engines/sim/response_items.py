@@ -39,7 +39,7 @@ def to_messages(value: Any) -> list[Body]:
 
 
 def _name(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{secrets.token_hex(8)}"
 
 
 def _text_part(text: str) -> Body:
@@ -48,7 +48,7 @@ def _text_part(text: str) -> Body:
 
 def message_item(name: str, text: str) -> Body:
     return {"id": name, "content": [_text_part(text)], "role": "assistant",
-            "status": "completed", "type": "message"}
+            "status": "completed", "type": "message", "phase": None}
 
 
 def reasoning_item(name: str, text: str) -> Body:
@@ -87,7 +87,8 @@ class ResponseWriter:
             self._send(name, {"response": dict(answer)})
 
     def _send(self, name: str, value: Body) -> None:
-        self._reply.chunk(event(name, {**value, "sequence_number": self._sequence, "type": name}))
+        value = {**value, "sequence_number": self._sequence, "type": name}
+        self._reply.chunk(event(name, dict(sorted(value.items()))))  # the models' order
         self._sequence += 1
 
     def token(self, seq: Generation, delta: str, token: int) -> None:
@@ -132,7 +133,7 @@ class ResponseWriter:
             item["status"] = "in_progress"
         elif kind == "message":
             item = {"id": self._item, "content": [], "role": "assistant",
-                    "status": "in_progress", "type": "message"}
+                    "status": "in_progress", "type": "message", "phase": None}
         else:
             item = {"id": self._item, "summary": [], "type": "reasoning", "content": None,
                     "encrypted_content": None, "status": "in_progress"}

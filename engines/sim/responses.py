@@ -92,7 +92,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     before = body.get("previous_response_id")
     messages = engine.responses.get(str(before)).messages.copy() if before is not None else []
     if body.get("input") is None:
-        raise invalid("input", "Field required")
+        raise invalid("input", "Field required", "missing", body)
     messages += to_messages(body["input"])
     instructions = body.get("instructions")
     lead = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
@@ -106,7 +106,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     if background and not stored:
         raise ApiError(400, "background can only be used when `store` is true", param="background")
     sink = _Nobody(reply.conn, request) if background else reply
-    job = Job(engine, request, sink, f"resp_{secrets.token_hex(16)}")
+    job = Job(engine, request, sink, f"resp_{secrets.token_hex(8)}")
     job.add(talk.ids, params, body.get("temperature", 1.0) != 0)
     answer = skeleton(job, body, model, params.max_tokens)
     item = Stored(answer, messages, job)
@@ -168,8 +168,9 @@ def skeleton(job: Job, body: Mapping[str, Any], model: str, max_tokens: int) -> 
         "instructions": body.get("instructions"), "metadata": body.get("metadata"), "model": model,
         "object": "response", "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
-        "temperature": body.get("temperature", 1.0),
-        "tool_choice": body.get("tool_choice", "auto"), "tools": body.get("tools") or [],
+        "temperature": float(body.get("temperature", 1.0)),
+        "tool_choice": body.get("tool_choice", "auto" if body.get("tools") else "none"),
+        "tools": body.get("tools") or [],
         "top_p": body.get("top_p", 1.0), "background": bool(body.get("background")),
         "max_output_tokens": max_tokens, "max_tool_calls": body.get("max_tool_calls"),
         "previous_response_id": body.get("previous_response_id"), "prompt": None,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from . import admin, chat, completions, embeddings, messages, responses
 from .connection import Site
 from .engine import Engine
-from .errors import ApiError
+from .errors import ApiError, RouteError
 from .settings import Settings
 from .wire import Reply, Request
 
@@ -110,7 +110,7 @@ class Server:
         except ApiError as exc:
             if exc.status < 500 and engine.transfer is not None:
                 engine.transfer.rejected(request.body)
-            reply.json(exc.status, exc.body())
+            reply.json(exc.status, exc.body(), exc.headers())
         finally:
             engine.in_flight -= counted
 
@@ -119,10 +119,10 @@ class Server:
         if methods is None and request.path.startswith("/v1/responses/"):
             methods = responses.methods(request.path)
         if methods is None:
-            raise ApiError(404, "Not Found", kind="Not Found")
+            raise RouteError(404, "Not Found")
         endpoint = methods.get(request.method)
         if endpoint is None:
-            raise ApiError(405, "Method Not Allowed", kind="Method Not Allowed")
+            raise RouteError(405, "Method Not Allowed", ", ".join(methods))
         return endpoint
 
     def _authorized(self, request: Request) -> bool:

@@ -30,13 +30,20 @@ def token_text(token: int) -> str:
     return tokens.token_bytes(token).decode("utf-8", "replace")
 
 
-def logprobs_content(ids: Iterable[int]) -> list[dict[str, Any]]:
+def logprobs_content(ids: Iterable[int], top: int) -> list[dict[str, Any]]:
     """Chat log probabilities: the simulated model is always equally sure."""
-    return [
-        {"token": token_text(i), "logprob": -0.5, "bytes": list(tokens.token_bytes(i)),
-         "top_logprobs": []}
-        for i in ids
-    ]
+    out = []
+    for token in ids:
+        likeliest = [token, *(tokens.word_token(i, False) for i in range(top))][:top]
+        own = _logprob(token, 0)
+        own["top_logprobs"] = [_logprob(t, rank) for rank, t in enumerate(likeliest)]
+        out.append(own)
+    return out
+
+
+def _logprob(token: int, rank: int) -> dict[str, Any]:
+    return {"token": token_text(token), "logprob": -0.5 - rank,
+            "bytes": list(tokens.token_bytes(token))}
 
 
 def logprobs_lists(ids: Iterable[int], offset: int) -> dict[str, Any]:

@@ -94,12 +94,13 @@ class Reply:
     def _head(self, status: int, headers: Iterable[tuple[str, str]], length: int | None) -> bytes:
         lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, b"")),
                  self.conn.clock.line(), b"server: uvicorn\r\n"]
-        lines += [f"{k}: {v}\r\n".encode("latin-1") for k, v in headers]
         if length is not None:
             lines.append(b"content-length: %d\r\n" % length)
-        elif self.request.version == "1.0":
+        lines += [f"{k}: {v}\r\n".encode("latin-1") for k, v in headers]
+        lines.append(b"vary: Origin\r\n")
+        if length is None and self.request.version == "1.0":
             self.request.keep_alive = False
-        else:
+        elif length is None:
             self.chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
         if not self.request.keep_alive:

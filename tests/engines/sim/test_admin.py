@@ -31,6 +31,10 @@ def test_model_cards_have_vllms_fields(sim: Start) -> None:
         "is_blocking"]
 
 
+def test_every_reply_varies_by_origin_as_vllms_do(engine: SimEngine) -> None:
+    assert httpx.get(engine.url + "/version").headers["vary"] == "Origin"
+
+
 def test_health_has_no_body(engine: SimEngine) -> None:
     for path in ("/health", "/ping"):
         reply = httpx.get(engine.url + path)
@@ -60,7 +64,7 @@ def test_tokenizing_a_chat_gives_the_prompts_ids(engine: SimEngine) -> None:
 @pytest.mark.parametrize(("path", "body", "status"), [
     ("/tokenize", {}, 400), ("/tokenize", {"prompt": "x", "model": "no"}, 404),
     ("/detokenize", {"tokens": "x"}, 400), ("/detokenize", {"tokens": [700]}, 400),
-    ("/v1/embeddings", {}, 400), ("/v1/embeddings", {"input": ""}, 200),
+    ("/v1/embeddings", {}, 400), ("/v1/embeddings", {"input": ""}, 400),
     ("/v1/embeddings", {"input": "x", "encoding_format": "hex"}, 400)])
 def test_bad_requests(engine: SimEngine, path: str, body: dict[str, Any], status: int) -> None:
     assert engine.call("POST", path, body)[0] == status

@@ -87,7 +87,8 @@ def test_usage_comes_only_when_asked_for_and_last(engine: SimEngine) -> None:
     assert list(value) == ["id", "object", "created", "model", "choices", "usage",
                            "system_fingerprint"]
     assert value["choices"] == [] and value["usage"]["completion_tokens"] == 6
-    assert list(value["usage"]["prompt_tokens_details"]) == ["cached_tokens"]
+    details = value["usage"]["prompt_tokens_details"]
+    assert list(details) == ["cached_tokens", "created_cache_tokens"]
 
 
 def test_continuous_usage_is_in_every_chunk(engine: SimEngine) -> None:
@@ -98,19 +99,17 @@ def test_continuous_usage_is_in_every_chunk(engine: SimEngine) -> None:
 
 
 def test_choices_share_the_stream(engine: SimEngine) -> None:
-    *chunks, _done = events(post(engine, {**ASK, "stream": True, "n": 3}).text)
+    *chunks, _done = events(post(engine, {**ASK, "stream": True, "n": 3, "temperature": 1}).text)
     indexes = [json.loads(c)["choices"][0]["index"] for c in chunks]
     assert indexes[:3] == [0, 1, 2] and sorted(indexes) == [0] * 7 + [1] * 7 + [2] * 7
 
 
-def test_greedy_choices_agree_and_sampled_ones_do_not(engine: SimEngine) -> None:
-    def said(**more: object) -> list[str]:
-        return [c["message"]["content"] for c in post(engine, {**ASK, "n": 3, **more}).json()
-                ["choices"]]
-    assert len(set(said())) == 1
-    assert len(set(said(temperature=1, seed=5))) == 3
-    assert said(temperature=1, seed=5) == said(temperature=1, seed=5)
-    assert said(temperature=1, seed=5) != said(temperature=1, seed=6)
+def test_sampled_choices_differ_and_follow_their_seed(engine: SimEngine) -> None:
+    def said(seed: int) -> list[str]:
+        body = post(engine, {**ASK, "n": 3, "temperature": 1, "seed": seed}).json()
+        return [c["message"]["content"] for c in body["choices"]]
+    assert len(set(said(5))) == 3
+    assert said(5) == said(5) != said(6)
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
@@ -149,8 +148,10 @@ def test_a_continued_message_goes_on_as_it_would_have(sim: Callable[..., SimEngi
 
 
 def test_token_ids_and_logprobs_on_request(engine: SimEngine) -> None:
-    body = post(engine, {**ASK, "return_token_ids": True, "logprobs": True}).json()
+    asked = {**ASK, "return_token_ids": True, "logprobs": True, "top_logprobs": 2}
+    body = post(engine, asked).json()
     choice = body["choices"][0]
+    assert [len(c["top_logprobs"]) for c in choice["logprobs"]["content"]] == [2] * 6
     assert len(choice["token_ids"]) == 6 == len(choice["logprobs"]["content"])
     assert len(body["prompt_token_ids"]) == body["usage"]["prompt_tokens"]
     reply = post(engine, {**ASK, "return_token_ids": True, "stream": True})
@@ -196,12 +197,16 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"messages": "hi"}, 400, "messages"),
     ({"messages": [{"role": "bot", "content": "x"}]}, 400, "unknown message role"),
     ({"messages": [{"role": "user", "content": 5}]}, 400, "content must be"),
-    ({"model": "other"}, 404, "The model `other` does not exist."),
+    ({"model": "other"}, 404, "The model `other` does not exist. Valid aliases: m."),
     ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
-    ({"max_tokens": 1 << 20}, 400, "is too large"),
+    ({"max_tokens": 1 << 20}, 400, "cannot be greater than max_model_len=32768"),
     ({"max_tokens": "5"}, 400, "valid integer"),
     ({"n": 0}, 400, "n must be at least 1"),
-    ({"temperature": -1}, 400, "temperature must be in"),
+    ({"n": 2}, 400, "n must be 1 when using greedy sampling, got 2."),
+    ({"temperature": -1}, 400, "temperature must be non-negative, got -1.0."),
+    ({"top_p": 2}, 400, "top_p must be in (0, 1], got 2.0."),
+    ({"max_tokens": 3, "min_tokens": 9}, 400, "less than or equal to max_tokens=3, got 9."),
+    ({"messages": []}, 400, "empty conversation"),
     ({"stream": "yes"}, 400, "valid boolean"),
     ({"stream_options": {"include_usage": True}}, 400, "Stream options can only"),
     ({"stop": 5}, 400, "stop"),
@@ -222,6 +227,15 @@ def test_bad_requests_are_refused_in_vllms_shape(
     assert reply.status_code == status == error["code"]
     assert list(error) == ["message", "type", "param", "code"]
     assert says in error["message"] + str(error["param"])
+
+
+def test_the_load_report_comes_with_whole_replies_when_asked_for(engine: SimEngine) -> None:
+    reply = post(engine, ASK, **{"endpoint-load-metrics-format": "JSON"})
+    kind, _, report = reply.headers["endpoint-load-metrics"].partition(" ")
+    assert kind == "JSON"
+    assert list(json.loads(report)["named_metrics"]) == [
+        "num_requests_waiting", "kv_cache_usage_perc"]
+    assert "endpoint-load-metrics" not in post(engine, ASK).headers
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff"])

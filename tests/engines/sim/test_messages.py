@@ -93,12 +93,13 @@ def test_cached_input_is_not_counted_twice(engine: SimEngine) -> None:
     total = client(engine).messages.count_tokens(
         model="m", messages=asked["messages"], system=asked["system"]).input_tokens
     assert usage.cache_read_input_tokens and usage.cache_read_input_tokens % 16 == 0
+    assert usage.cache_creation_input_tokens == 0
     assert usage.input_tokens + usage.cache_read_input_tokens == total
 
 
 @pytest.mark.parametrize(("change", "status"), [
-    ({"model": "x"}, 404), ({"max_tokens": 0}, 400), ({"max_tokens": None}, 400),
-    ({"messages": [{"role": "boss", "content": "x"}]}, 400), ({"messages": 3}, 400)])
+    ({"model": "x"}, 404), ({"temperature": -1}, 400),
+    ({"messages": [{"role": "user", "content": "1 2 3 " * 20_000}]}, 400)])
 def test_errors_have_anthropics_shape(
     engine: SimEngine, change: dict[str, Any], status: int
 ) -> None:
@@ -106,3 +107,13 @@ def test_errors_have_anthropics_shape(
     body = reply.json()
     assert reply.status_code == status and body["type"] == "error"
     assert list(body["error"]) == ["type", "message"]
+
+
+@pytest.mark.parametrize("change", [
+    {"max_tokens": 0}, {"max_tokens": None}, {"messages": 3},
+    {"messages": [{"role": "boss", "content": "x"}]}])
+def test_what_does_not_fit_the_schema_is_told_in_openais_shape(
+    engine: SimEngine, change: dict[str, Any]
+) -> None:
+    reply = httpx.post(engine.url + "/v1/messages", json={**ASK, **change})
+    assert reply.status_code == 400 and reply.json()["error"]["type"] == "Bad Request"

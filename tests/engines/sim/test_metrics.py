@@ -70,7 +70,8 @@ def values(engine: SimEngine) -> dict[str, float]:
                      if k not in ("engine", "model_name", "le")}
             key = sample.name.removeprefix("vllm:") + "".join(f"|{v}" for v in extra.values())
             out[key] = sample.value
-            assert family.name == "vllm:cache_config_info" or sample.labels["model_name"] == "m"
+            told = sample.labels.get("model_name")
+            assert told == "m" or family.name == "vllm:cache_config_info"
     return out
 
 
@@ -123,6 +124,13 @@ def test_gauges_show_load_as_it_is(sim: Callable[..., SimEngine]) -> None:
             sock.close()
     engine.wait_for(lambda s: s["aborted"] == 3)
     assert values(engine)["request_success_total|abort"] == 3
+
+
+def test_token_buckets_end_with_the_context(sim: Callable[..., SimEngine]) -> None:
+    page = sim("m", "--max-model-len", 2048).metrics()
+    assert 'request_prompt_tokens_bucket{engine="0",le="2000.0",model_name="m"}' in page
+    assert 'request_prompt_tokens_bucket{engine="0",le="5000.0",model_name="m"}' not in page
+    assert 'admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 0.0' in page
 
 
 def test_ranks_are_told_apart(sim: Callable[..., SimEngine]) -> None:
