@@ -8,11 +8,13 @@ so that a test notices it without looking for it.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 from dataclasses import dataclass, field
 
 Headers = list[tuple[bytes, bytes]]
+HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 BODILESS = frozenset({204, 304})
 
 
@@ -166,17 +168,20 @@ class Wire:
 
     def chunk(self) -> bytes:
         """One chunk's payload; b"" is the last one, whose trailers must be empty."""
-        size_text = self.take_line().split(b";")[0].strip()
-        try:
-            size = int(size_text, 16)
-        except ValueError:
-            raise Malformed(f"chunk size {size_text!r}") from None
+        size_text = self.take_line().split(b";")[0].rstrip(b" \t")
+        if not HEX.fullmatch(size_text):
+            raise Malformed(f"chunk size {size_text!r}")
+        size = int(size_text, 16)
         if size == 0:
             if self.take_line():
                 raise Malformed("trailers")
             return b""
         data = self.take(size)
-        if self.take(2) != b"\r\n":
+        try:
+            end = self.take(2)
+        except Short as short:
+            raise Short(short.why, data) from None
+        if end != b"\r\n":
             raise Malformed("chunk without CRLF at its end")
         return data
 

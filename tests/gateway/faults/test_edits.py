@@ -17,6 +17,7 @@ from harness.upstream import Peer, Seen
 ALIASED = Conf(proxy_pass="http://named", extra="upstream named { model m1 alias=gpt-4o alias=fast;"
     " server {e0} max_fails=0; health_check off; }")  # fmt: skip
 ALIAS = "gpt-4o"
+CHUNKED_END = "transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
 
 
 @pytest.fixture
@@ -126,6 +127,19 @@ def test_edited_events_are_not_held_back(aliased: Stage, lane: str) -> None:
     client.chunks_until(b'"text": "one"')
     reply.step(2)
     client.chunks_until(b'"text": "two"')
+
+
+@pytest.mark.parametrize("framing", ["content-length: 0\r\n\r\n", CHUNKED_END, "\r\n"])
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_empty_reply_that_would_be_edited_ends(
+    aliased: Stage, lane: str, kind: str, framing: str
+) -> None:
+    """Nothing to edit is no reason to wait: an empty body ends at once, in each framing."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{framing}"
+    then = "fin" if framing == "\r\n" else ""
+    aliased.engine.script = scripts.sends(head.encode(), then=then)
+    client = aliased.client(lane, timeout_s=3)
+    assert client.ask(ask_body(True)).body == b""
 
 
 @pytest.mark.parametrize("how", ["fin", "reset"])

@@ -94,6 +94,7 @@ BAD_CHUNKS: dict[str, bytes] = {
     "overflow_to_5": b"10000000000000005\r\nhello\r\n0\r\n\r\n",
     "lf_only": b"5\nhello\n0\n\n",
     "no_crlf_after_data": b"5\r\nhelloXX0\r\n\r\n",
+    "blank_then_junk": b"5 6\r\nhello\r\n0\r\n\r\n",
     "cr_only": b"5\rhello\r0\r\r",
     "long_extension": b"5;" + b"x" * 70000 + b"\r\nhello\r\n0\r\n\r\n",
     "nul_extension": b"5;\0\r\nhello\r\n0\r\n\r\n",

@@ -215,7 +215,7 @@ SHORT_LIVED = Conf(keepalive_s=0.5, upstream="health_check off; keepalive_timeou
 
 
 def test_requests_at_the_engines_keep_alive_edge_never_fail(play: Play, lane: str) -> None:
-    """llm-d#1564: 5 s there and 4 s for the pool, here a tenth; spacing from below to above both."""
+    """llm-d#1564: 5 s there and 4 s for the pool, here a tenth; spacing around both."""
     stage = play(SHORT_LIVED)
     rounds, width = 10, 24
     barrier = threading.Barrier(width)
