@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 
 from starlette.applications import Starlette
@@ -136,6 +137,8 @@ def run(config: Config) -> int:
         app = build(config)
         for listener in app.listeners:
             listener.bind()
+        if config.pid:
+            Path(config.pid).write_text(f"{os.getpid()}\n")
     except server.ListenError as error:
         print(f"kvgate: {error}", file=sys.stderr)
         return CANNOT_BIND
@@ -148,9 +151,12 @@ def run(config: Config) -> int:
         announce=lambda: setattr(app.life, "draining", True),
     )
     log.log(NOTICE, "kvgate starts with `%s`, pid %d", config.file, os.getpid())
-    status = server.run(server.Server(app.asgi, app.pipeline, app.listeners, drain))
-    log.log(NOTICE, "kvgate ends, pid %d", os.getpid())
-    return status
+    try:
+        return server.run(server.Server(app.asgi, app.pipeline, app.listeners, drain))
+    finally:
+        if config.pid:
+            Path(config.pid).unlink(missing_ok=True)
+        log.log(NOTICE, "kvgate ends, pid %d", os.getpid())
 
 
 def _loop_fault(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -171,8 +171,6 @@ class KvgateCollector(Collector):
     def _series(self, families: dict[str, Metric]) -> None:
         for names, handle in self._stats.series.items():
             now = self._stats.snapshot(handle)
-            if not now.requests:
-                continue  # a location nothing has come to yet
             for status, outcome, count in now.requests:
                 shown = f"{status}xx" if status else "none"
                 _add(families, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
