@@ -108,7 +108,7 @@ async def tokenize(engine: Engine, request: Request, reply: Reply) -> None:
     elif isinstance(body.get("prompt"), str):
         ids = tokens.encode(body["prompt"])
     else:
-        raise invalid("prompt", "Field required")
+        raise invalid("prompt", "Field required", "missing", body)
     texts = [token_text(i) for i in ids] if boolean(body, "return_token_strs") else None
     reply.json(200, {"count": len(ids), "max_model_len": engine.settings.max_model_len,
                      "tokens": ids, "token_strs": texts})
@@ -119,7 +119,7 @@ async def detokenize(engine: Engine, request: Request, reply: Reply) -> None:
     check_model(body, engine.settings)
     ids = body.get("tokens")
     if not isinstance(ids, list) or not all(isinstance(i, int) and i >= 0 for i in ids):
-        raise invalid("tokens", "Input should be a valid list of token ids")
+        raise invalid("tokens", "Input should be a valid list", "list_type", ids)
     try:
         reply.json(200, {"prompt": tokens.decode(ids)})
     except ValueError as exc:

@@ -215,8 +215,10 @@ class ChatWriter:
             self._reply.chunk(
                 b'%b%b},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
                 % (self._plain[seq.index], orjson.dumps(delta)))
+        elif self._form.tool is not None and seq.output_len > self._form.reasoning:
+            self._call(seq, delta, token)
         else:
-            self._reply.chunk(self._general(seq, delta, token))
+            self._send(seq, self._text(seq, delta), token, seq.finish_reason)
 
     def done(self, job: Job) -> None:
         if self._stream.usage and not self._failed:
@@ -246,31 +248,34 @@ class ChatWriter:
             "prompt_tokens": seq.prompt_len, "total_tokens": seq.prompt_len + out,
             "completion_tokens": out, "completion_tokens_details": None})
 
-    def _general(self, seq: Generation, delta: str, token: int) -> bytes:
-        form, reason = self._form, seq.finish_reason
+    def _send(self, seq: Generation, delta: Body, token: int | None, reason: str | None) -> None:
+        form = self._form
         choice: Body = {
-            "index": seq.index, "delta": self._delta(seq, delta),
-            "logprobs": _logprobs([token], form),
+            "index": seq.index, "delta": delta,
+            "logprobs": _logprobs([token], form) if token is not None else None,
             "finish_reason": None if reason is None else form.finish(reason)}
         if reason is not None:
             choice["stop_reason"] = seq.stop_reason
-        choice["token_ids"] = [token] if form.token_ids else None
+        choice["token_ids"] = [token] if form.token_ids and token is not None else None
         stamp = self._print if reason is not None and not self._stream.usage else b""
-        return b"".join((self._head, orjson.dumps(choice), b"]", self._usage(seq, seq.output_len),
-                         stamp, b"}\n\n"))
+        self._reply.chunk(b"".join((
+            self._head, orjson.dumps(choice), b"]", self._usage(seq, seq.output_len), stamp,
+            b"}\n\n")))
 
-    def _delta(self, seq: Generation, delta: str) -> Body:
-        form, at = self._form, seq.output_len - 1
-        if at < form.reasoning:
-            return {"reasoning": delta}
-        if form.tool is None:
-            return {"content": delta}
-        call: Body = {"index": 0, "function": {"arguments": delta}}
-        if at == form.reasoning:
-            call = {"id": tool_call_id(), "type": "function", "index": 0,
-                    "function": {"name": form.tool, "arguments": _OPEN_ARGUMENTS + delta}}
+    def _text(self, seq: Generation, delta: str) -> Body:
+        thinking = seq.output_len <= self._form.reasoning
+        return {"reasoning": delta} if thinking else {"content": delta}
+
+    def _call(self, seq: Generation, delta: str, token: int) -> None:
+        """A tool call: its name alone, pieces of its arguments, an empty delta at the end."""
+        if seq.output_len == self._form.reasoning + 1:
+            self._send(seq, {"content": None, "tool_calls": [{
+                "id": tool_call_id(), "type": "function", "index": 0,
+                "function": {"name": self._form.tool}}]}, None, None)
+            delta = _OPEN_ARGUMENTS + delta
         if seq.finish_reason == "stop":
-            call["function"]["arguments"] += _CLOSE_ARGUMENTS
-        return {"tool_calls": [call]}
-
-
+            delta += _CLOSE_ARGUMENTS
+        self._send(seq, {"content": None, "tool_calls": [
+            {"index": 0, "function": {"arguments": delta}}]}, token, None)
+        if seq.finish_reason is not None:
+            self._send(seq, {}, None, seq.finish_reason)

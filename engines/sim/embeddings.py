@@ -33,7 +33,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     body = parse_body(request)
     model = check_model(body, engine.settings)
     if body.get("input") is None:
-        raise invalid("input", "Field required")
+        raise invalid("input", "Field required", "missing", body)
     lists = prompts(body["input"])
     limit = engine.settings.max_model_len
     for ids in lists:

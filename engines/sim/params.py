@@ -127,11 +127,12 @@ def _room(settings: Settings, prompt_len: int, max_tokens: int | None) -> int:
     """Tokens left for a reply. Raises ApiError when prompt or reply do not fit the context."""
     longest = settings.max_model_len
     if prompt_len >= longest:
+        counted = min(prompt_len, longest + 1)  # the real one stops counting there
         raise bad(
             f"This model's maximum context length is {longest} tokens. However, your prompt "
-            f"contains at least {prompt_len} input tokens, which exceeds this limit even without "
+            f"contains at least {counted} input tokens, which exceeds this limit even without "
             "any output tokens. Please reduce the length of the input prompt.",
-            "input_tokens", prompt_len)
+            "input_tokens", counted)
     if max_tokens is not None and max_tokens > longest:
         raise bad(f"max_tokens={max_tokens} cannot be greater than max_model_len={longest}. Please "
                   "request fewer output tokens.", "max_tokens", max_tokens)

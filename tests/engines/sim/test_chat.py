@@ -178,11 +178,13 @@ def test_a_required_tool_is_called(engine: SimEngine) -> None:
     assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
     arguments = choice.message.tool_calls[0].function.arguments
     assert json.loads(arguments)["text"]
-    calls = [c.choices[0].delta.tool_calls[0]
-             for c in client.chat.completions.create(**asked, stream=True)
-             if c.choices[0].delta.tool_calls]
-    assert calls[0].function.name == "look" and calls[0].id
-    assert "".join(c.function.arguments for c in calls) == arguments
+    chunks = [json.loads(c)["choices"][0]
+              for c in events(post(engine, {**asked, "stream": True}).text)[:-1]]
+    calls = [c["delta"]["tool_calls"][0] for c in chunks if "tool_calls" in c["delta"]]
+    assert list(calls[0]) == ["id", "type", "index", "function"]
+    assert calls[0]["function"] == {"name": "look"}
+    assert "".join(c["function"]["arguments"] for c in calls[1:]) == arguments
+    assert chunks[-1]["delta"] == {} and chunks[-1]["finish_reason"] == "tool_calls"
 
 
 def test_the_openai_client_streams(engine: SimEngine) -> None:

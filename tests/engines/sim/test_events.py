@@ -158,7 +158,7 @@ def test_doubled_and_late_batches_keep_their_numbers(
         ask(engine, "first " + PROMPT)
         one, two = sub.batch(), sub.batch()
         assert one == two
-        engine.faults(["events_late:ms=150,times=1"])
+        engine.faults(["events_late:ms=1500,times=1"])
         ask(engine, "second " + PROMPT)
         ask(engine, "third " + PROMPT)
         assert [sub.batch()[0], sub.batch()[0]] == [one[0] + 2, one[0] + 1]

@@ -12,7 +12,7 @@ from engines.sim.link import Link
 from engines.sim.process import SimEngine
 
 Start = Callable[..., SimEngine]
-BEST_OF = 5  # a busy machine makes things late, never early
+TRIES = 20  # a busy machine makes things late, never early: one good run proves the point
 
 
 def timed(engine: SimEngine, **body: object) -> float:
@@ -36,9 +36,12 @@ def test_requests_of_a_batch_share_their_steps(sim: Start) -> None:
 
 def test_steps_shorter_than_a_timers_grain_keep_their_sum(sim: Start) -> None:
     engine = sim("m", "--profile", "fixed:20", "--time-scale", 0.01)  # 0.2 ms a step
-    times = [timed(engine, max_tokens=400) for _ in range(BEST_OF)]
-    assert min(times) >= 0.08
-    assert min(times) < 0.4  # 400 timers of a millisecond take longer
+    for _ in range(TRIES):
+        took = timed(engine, max_tokens=400)
+        assert took >= 0.08
+        if took < 0.4:  # 400 timers of a millisecond take longer
+            return
+    raise AssertionError(f"took {took} s")
 
 
 def test_a_prefill_takes_its_time_in_chunks(sim: Start) -> None:
@@ -61,24 +64,26 @@ async def shared() -> tuple[float, float]:
 
 
 async def test_a_link_is_shared_by_its_transfers() -> None:
-    runs = [await shared() for _ in range(BEST_OF)]
-    small, large = min(r[0] for r in runs), min(r[1] for r in runs)
-    assert 0.095 <= small < 0.14  # both at half speed
-    assert 0.145 <= large < 0.19  # then alone
+    for _ in range(TRIES):
+        small, large = await shared()
+        assert small >= 0.095 and large >= 0.145  # both at half speed, then one alone
+        if small < 0.14 and large < 0.19:
+            return
+    raise AssertionError(f"took {small} and {large} s")
 
 
 async def test_a_cancelled_transfer_gives_its_share_back() -> None:
     link, loop = Link(1e6), asyncio.get_running_loop()
-    times = []
-    for _ in range(BEST_OF):
+    for _ in range(TRIES):
         began = loop.time()
         doomed = asyncio.ensure_future(link.move(10_000_000))
         kept = asyncio.ensure_future(link.move(50_000))
         await asyncio.sleep(0)
         doomed.cancel()
         await kept
-        times.append(loop.time() - began)
-    assert min(times) < 0.09  # 0.1 had the other kept its half
+        if loop.time() - began < 0.09:  # 0.1 had the other kept its half
+            return
+    raise AssertionError("the cancelled transfer kept its share")
 
 
 async def test_a_link_without_a_rate_takes_no_time() -> None:

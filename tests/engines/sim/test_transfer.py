@@ -140,7 +140,7 @@ def test_parameters_used_twice_are_right_only_while_nothing_moved_in(sim: Start)
 
 
 def test_unread_prefills_pin_the_cache_until_their_leases_end(sim: Start) -> None:
-    p = sim(*config("kv_producer", lease=0.5), "--num-gpu-blocks", 14)
+    p = sim(*config("kv_producer", lease=1.0), "--num-gpu-blocks", 14)
     prefill(p, PROMPT)
     began = time.monotonic()
     assert ask(p, "something else " * 40, max_tokens=1)["status"] == 200
@@ -148,11 +148,11 @@ def test_unread_prefills_pin_the_cache_until_their_leases_end(sim: Start) -> Non
 
 
 def test_heartbeats_keep_a_lease_while_the_decoder_is_busy(sim: Start) -> None:
-    p = sim(*config("kv_producer", lease=0.4))
-    d = sim(*config("kv_consumer", lease=0.4), "--max-num-seqs", 1, "--profile", "fixed:100")
+    p = sim(*config("kv_producer", lease=0.9))
+    d = sim(*config("kv_consumer", lease=0.9), "--max-num-seqs", 1, "--profile", "fixed:100")
     alone = sim("m", "--tokens", 8)
     with httpx.stream("POST", d.url + "/v1/completions", json={
-            "model": "m", "prompt": "x", "max_tokens": 12, "ignore_eos": True, "stream": True,
+            "model": "m", "prompt": "x", "max_tokens": 24, "ignore_eos": True, "stream": True,
             }) as busy:
         lines = busy.iter_lines()
         next(lines)
