@@ -66,7 +66,8 @@ class Statistics:
         start = request.t_head
         first = per_token = -1.0
         prompt = completion = cached = chunks = -1
-        if leg is not None and leg.relayed:
+        # A stored response that is fetched again was counted when it was made.
+        if leg is not None and leg.relayed and request.method == b"POST":
             prompt, completion, cached = leg.prompt_tokens, leg.completion_tokens, leg.cached_tokens
             if leg.sse:
                 chunks = leg.chunks

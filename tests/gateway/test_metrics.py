@@ -29,7 +29,7 @@ def scrape() -> tuple[str, Statistics]:
         cached_tokens=3,
     )  # fmt: skip
     ctx = Fake(
-        request=Fake(t_head=1.0, body=b"{}", head_bytes=98, content_length=2), leg=leg, status=200,
+        request=Fake(method=b"POST", t_head=1.0, body=b"{}", head_bytes=98, content_length=2), leg=leg, status=200,
         plan=Fake(series={"up": series}), group=Fake(name="up"), termination="--", lane="express",
         t_end=3.0, bytes_sent=500, error=None, stripped=2,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_every_termination_code_can_be_counted() -> None:
     series = stats.open(("s", "/", ""))
     for code in OUTCOMES:
         ctx = Fake(
-            request=Fake(t_head=1.0, body=None, head_bytes=0, content_length=-1),
+            request=Fake(method=b"POST", t_head=1.0, body=None, head_bytes=0, content_length=-1),
             leg=None, status=499,
             plan=Fake(series={"": series}),
             group=None, termination=code, lane="starlette", t_end=1.0,
