@@ -94,11 +94,11 @@ def step(rules: Rules, method: bytes, leg: Ended) -> Step:
         return "fail"
     if leg.unsent and leg.reused and leg.error in _ERRORS and leg.replays < REPLAYS_MAX:
         return "replay"
-    if rules.off or not _listed(rules, leg.error):
+    if rules.off:
         return "fail"
-    if leg.unsent or leg.connecting or rules.may_repeat(method):
+    if leg.unsent or leg.connecting:
         return "next"
-    return "fail"
+    return "next" if _listed(rules, leg.error) and rules.may_repeat(method) else "fail"
 
 
 def _listed(rules: Rules, error: str) -> bool:

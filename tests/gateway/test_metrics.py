@@ -29,7 +29,8 @@ def scrape() -> tuple[str, Statistics]:
         cached_tokens=3,
     )  # fmt: skip
     ctx = Fake(
-        request=Fake(method=b"POST", t_head=1.0, body=b"{}", head_bytes=98, content_length=2), leg=leg, status=200,
+        request=Fake(method=b"POST", t_head=1.0, body=b"{}", head_bytes=98, content_length=2),
+        leg=leg, status=200,
         plan=Fake(series={"up": series}), group=Fake(name="up"), termination="--", lane="express",
         t_end=3.0, bytes_sent=500, error=None, stripped=2,
     )  # fmt: skip

@@ -29,6 +29,7 @@ STALE = ended("reset", unsent=True, reused=True)
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
 def test_refused_connections_are_free(method: bytes) -> None:
     assert step(rules(), method, REFUSED) == "next"
+    assert step(rules("http_503"), method, REFUSED) == "next"
     assert step(rules("off"), method, REFUSED) == "fail"
 
 
