@@ -151,9 +151,9 @@ class BlockManager:
             if block.refs == 0:
                 self._free[number] = None
 
-    def reset(self, force: bool = False) -> bool:
+    def reset(self) -> bool:
         """Forgets all cached prefixes; False (and no change) while any block is in use."""
-        if not force and len(self._free) != self.capacity:
+        if len(self._free) != self.capacity:
             return False
         for ids in self._cached.values():
             for number in ids:

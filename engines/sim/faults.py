@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import error_body
 from .taps import CutTap, ErrorTap, SilentTap, SlowTap
+from .transfer import DEAD
 from .wire import Reply, Request
 
 if TYPE_CHECKING:
@@ -136,8 +137,7 @@ class Faults:
             if fault.kind == "restart":
                 self._engine.restart()
             elif fault.kind == "die":
-                self._engine.die("EngineCore encountered an issue. See stack trace (above) for the "
-                                 "root cause.")
+                self._engine.die(DEAD)
             elif fault.kind == "seq_restart":
                 for publisher in self._engine.publishers:
                     if publisher is not None:
