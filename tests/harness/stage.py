@@ -8,6 +8,7 @@ the test that left it so, and is thrown away.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -186,6 +187,7 @@ class Stages:
     def close(self) -> None:
         for stage in self._live.values():
             stage.discard()
+        shutil.rmtree(self._root, ignore_errors=True)
 
 
 def engine_for(conf: Conf, folder: Path, index: int) -> Engine:

@@ -27,6 +27,7 @@ MODELS = (
     b'{"object":"list","data":[{"id":"m1","object":"model","created":1,"owned_by":"vllm",'
     b'"root":"m1","parent":null,"max_model_len":4096,"permission":[]}]}'
 )
+WAIT_SLICE_S = 0.02
 WATCHED = select.EPOLLRDHUP | select.EPOLLONESHOT
 
 
@@ -96,9 +97,12 @@ class Engine:
                 peer.carried = 0
 
     def wait(self, condition: Callable[[], object], what: str, timeout_s: float = 5.0) -> None:
+        """Blocks until `condition()` holds. Byte counts change without notice: hence the slices."""
+        deadline = time.monotonic() + timeout_s
         with self.changed:
-            if not self.changed.wait_for(condition, timeout_s):
-                raise waiting.NeverHappened(f"not within {timeout_s} s: {what}")
+            while not self.changed.wait_for(condition, WAIT_SLICE_S):
+                if time.monotonic() > deadline:
+                    raise waiting.NeverHappened(f"not within {timeout_s} s: {what}")
 
     def wait_seen(self, count: int = 1, timeout_s: float = 5.0) -> Seen:
         """Blocks until `count` data requests have arrived (their heads); the last one."""

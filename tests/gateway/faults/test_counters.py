@@ -177,6 +177,17 @@ def test_metric_series_are_bounded(own: Play, lane: str) -> None:
     assert "model-1500" not in text and "x1500" not in text and "vllm:" not in text
 
 
+def test_own_replies_are_not_metered(stage: Stage, lane: str) -> None:
+    """EA#2513: a locally made error was read for usage like an engine's reply."""
+    lines = len(stage.gateway.access())
+    name = '"usage":{"prompt_tokens":777,"completion_tokens":888}'
+    assert stage.ask(lane, prompt(model=name)).status == 404
+    entry = stage.wait_log(lines + 1)[-1]
+    assert entry["status"] == "404"
+    assert entry["prompt_tokens"] in ("", "-") and entry["completion_tokens"] in ("", "-")
+    assert "777" not in stage.gateway.metrics()
+
+
 def test_counts_never_jump_below_zero_under_load(play: Play, lane: str) -> None:
     """LD#1739: in flight went negative, and the negative one won every pick."""
     stage = play(RANDOM)

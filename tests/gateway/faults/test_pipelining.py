@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 from harness import scripts
-from harness.client import prompt, request_bytes
+from harness.client import Client, prompt, request_bytes
+from harness.gateway import PeakRss
 from harness.shapes import error_of
 from harness.stage import Stage
 from harness.upstream import Peer, Seen
@@ -78,21 +82,44 @@ def test_a_hundred_pipelined_requests_are_served_in_order(stage: Stage, lane: st
     assert len(stage.engine.seen) == 105
 
 
-def test_pipelined_bytes_are_bounded_while_an_exchange_runs(stage: Stage, lane: str) -> None:
-    """A client cannot make the gateway hold megabytes of requests that wait their turn."""
-    stage.engine.script = scripts.hangs
-    client = stage.client(lane)
+def flood(stage: Stage, client: Client) -> int:
+    """Pipelines requests behind a running one until the socket takes no more; the bytes taken."""
     client.send(request_bytes(prompt()))
     stage.engine.wait_seen()
     client.sock.settimeout(0.5)
     sent, more = 0, request_bytes(prompt()) * 1000
-    try:
+    with contextlib.suppress(TimeoutError, ConnectionError):
         while sent < 32 << 20:
             sent += client.sock.send(more)
-    except (TimeoutError, ConnectionError):
-        pass
+    return sent
+
+
+def test_pipelined_bytes_are_bounded_while_an_exchange_runs(stage: Stage, lane: str) -> None:
+    """A client cannot make the gateway hold megabytes of requests that wait their turn."""
+    go = threading.Event()
+
+    def held(peer: Peer, seen: Seen) -> None:
+        go.wait(10)
+        peer.send(scripts.reply_bytes(headers=(("Connection", "close"),)))
+
+    stage.engine.script = held
+    client = stage.client(lane)
+    with PeakRss(stage.gateway) as memory:
+        sent = flood(stage, client)
     assert sent < 16 << 20, f"{sent} bytes were taken in while one exchange ran"
     assert len(stage.engine.seen) == 1
+    assert memory.growth_kib < 4096
+    client.reset()
+    go.set()
+
+
+def test_leaving_behind_a_flood_of_pipelined_requests_is_noticed(stage: Stage, lane: str) -> None:
+    """Reading stops when enough waits unread: that must not hide that the client has left."""
+    stage.engine.script = scripts.hangs
+    client = stage.client(lane)
+    flood(stage, client)
+    client.reset()
+    stage.engine.seen[0].peer.wait_gone(2)
 
 
 def test_connections_do_not_wait_for_each_other(stage: Stage, lane: str) -> None:
@@ -105,3 +132,34 @@ def test_connections_do_not_wait_for_each_other(stage: Stage, lane: str) -> None
     assert stage.ask(lane, prompt()).status == 200
     slow.step(2)
     assert first.reply().body == scripts.event("one")
+
+
+def test_get_with_a_body_does_not_shift_the_next_request(stage: Stage, lane: str) -> None:
+    """A body on GET is legal: read as a request it would be the attacker's next one."""
+    hidden = request_bytes(prompt(), target="/v1/completions?hidden")
+    length = (("Content-Length", str(len(hidden))),)
+    client = stage.client(lane)
+    client.send(
+        request_bytes(method="GET", target="/v1/models", headers=length, framed=False)
+        + hidden
+        + request_bytes(prompt(), target="/v1/completions?real")
+    )
+    assert client.reply("GET").status == 200
+    assert client.reply().status == 200
+    assert [seen.target for seen in stage.engine.seen] == ["/v1/completions?real"]
+
+
+def test_streams_side_by_side_do_not_mix(stage: Stage, lane: str) -> None:
+    """Fifty streams at once over shared code and buffers: each client gets its own events."""
+
+    def named(peer: Peer, seen: Seen) -> None:
+        name = seen.target.partition("?")[2]
+        scripts.streams([scripts.event(f"{name}-{n}" * 50) for n in range(20)])(peer, seen)
+
+    stage.engine.script = named
+    clients = [stage.client(lane) for _ in range(50)]
+    for number, client in enumerate(clients):
+        client.send(request_bytes(prompt(True), target=f"/v1/completions?c{number}"))
+    for number, client in enumerate(clients):
+        events = [scripts.event(f"c{number}-{n}" * 50) for n in range(20)]
+        assert client.reply().body == b"".join(events) + scripts.DONE
