@@ -97,7 +97,9 @@ def settle(ctx: Context) -> None:
     if ctx.group is None:
         raise errors.ModelRequired("model")
     if not plan.trust:
-        ctx.stripped += sum(ctx.request.get(name) is not None for name in FORBIDDEN)
+        for name in FORBIDDEN:
+            if ctx.request.get(name) is not None:
+                ctx.stripped += 1
     if found is not None:
         _edit(ctx, found, named)
     elif span is not None and named is not None and named.edits is not None and ctx.body:
