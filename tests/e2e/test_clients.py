@@ -213,6 +213,6 @@ def test_curl_shows_tokens_as_they_come(lane: Lane, engines: list[Engine]) -> No
     assert curl.returncode == 0
     stream = stream_of(lines)
     assert stream.text
-    assert stream.shapes[-1] == "[DONE]"
+    assert stream.last == "[DONE]"
     # Not held back: the first event came in the first half of the time the whole took.
     assert arrived[0] < arrived[-1] / 2

@@ -72,6 +72,7 @@ def test_a_streamed_reply(
     assert got.text == expected.text
     assert got.text
     assert got.shapes == expected.shapes
+    assert (got.last == "[DONE]") is (expected.last == "[DONE]")
     assert len(got.ids) == len(expected.ids)
 
 
@@ -128,8 +129,12 @@ def test_an_alias_comes_back_in_every_event(lane: Lane, http: httpx.Client) -> N
     _, expected = streamed(http, lane.base_url, cases.chat(**cases.USAGE))
     _, got = streamed(http, lane.base_url, cases.chat(model=ALIAS, **cases.USAGE))
     assert got.text == expected.text
-    assert [shape.replace(ALIAS, MODEL) for shape in got.shapes] == expected.shapes
-    assert all(f'"model": "{ALIAS}"' in shape for shape in got.shapes if shape != "[DONE]")
+    assert got.last == "[DONE]"
+    shapes = [shape for each in got.shapes.values() for shape in each]
+    assert [shape.replace(ALIAS, MODEL) for shape in shapes] == [
+        shape for each in expected.shapes.values() for shape in each
+    ]
+    assert all(f'"model": "{ALIAS}"' in shape for shape in shapes if shape != "[DONE]")
 
 
 def test_a_body_as_large_as_no_prompt_is_still_answered_by_the_engine(
