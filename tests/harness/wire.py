@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 Headers = list[tuple[bytes, bytes]]
 HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
+CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 BODILESS = frozenset({204, 304})
 
 
@@ -168,7 +169,10 @@ class Wire:
 
     def chunk(self) -> bytes:
         """One chunk's payload; b"" is the last one, whose trailers must be empty."""
-        size_text = self.take_line().split(b";")[0].rstrip(b" \t")
+        line = self.take_line()
+        if CONTROL.search(line):
+            raise Malformed(f"control byte in a chunk's size line: {line!r}")
+        size_text = line.split(b";")[0].rstrip(b" \t")
         if not HEX.fullmatch(size_text):
             raise Malformed(f"chunk size {size_text!r}")
         size = int(size_text, 16)

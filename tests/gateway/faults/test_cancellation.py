@@ -139,7 +139,7 @@ def test_half_close_with_a_pipelined_request_is_leaving_too(stage: Stage, lane: 
 
 def test_many_leaving_at_once_do_not_block_the_others(stage: Stage, lane: str) -> None:
     """LL#36429: clean-up of cancelled streams did work on the event loop and stalled everybody."""
-    count, text = 100, "x" * 100_000
+    count, text = 200, "x" * 100_000
     stage.engine.script = by_target(long=scripts.starts(scripts.event(text)), short=answer_ok)
     clients = [stage.client(lane) for _ in range(count)]
     for client in clients:
@@ -155,7 +155,7 @@ def test_many_leaving_at_once_do_not_block_the_others(stage: Stage, lane: str) -
             started = time.monotonic()
             assert other.ask(prompt(), target="/v1/completions?short").status == 200
             waits.append(time.monotonic() - started)
-    # 20 ms of loop lag is the aim; this clock also counts the harness's own 100 dying threads.
+    # 20 ms of loop lag is the aim; this clock also counts the harness's own 200 dying threads.
     assert sorted(waits)[94] < 0.1, f"p95 {sorted(waits)[94]:.3f} s, worst {max(waits):.3f} s"
     stage.wait_quiet()
 

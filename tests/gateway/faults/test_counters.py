@@ -185,7 +185,6 @@ def test_own_replies_are_not_metered(stage: Stage, lane: str) -> None:
     entry = stage.wait_log(lines + 1)[-1]
     assert entry["status"] == "404"
     assert entry["prompt_tokens"] in ("", "-") and entry["completion_tokens"] in ("", "-")
-    assert "777" not in stage.gateway.metrics()
 
 
 def test_counts_never_jump_below_zero_under_load(play: Play, lane: str) -> None:
