@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from native.relay import LogBuffer
+
 FLUSH_BYTES = 64 << 10  # a buffer of this size goes to the writer at once
 FLUSH_S = 1.0  # and a smaller one after so long
 PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped and counted
@@ -68,10 +70,10 @@ def open_error_log(path: str, level: str) -> None:
 
 
 class Sink:
-    """One access log. `write` is called on the event loop and only appends to a list."""
+    """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
 
     __slots__ = (
-        "_lines", "_size", "_timer", "_writer", "dropped", "fd", "handed", "path", "written",
+        "_timer", "_writer", "buffer", "dropped", "fd", "handed", "path", "written",
     )  # fmt: skip
 
     def __init__(self, path: str, writer: Writer) -> None:
@@ -81,16 +83,13 @@ class Sink:
         self.dropped = 0  # lines
         self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
         self.written = 0  # and only the thread here
-        self._lines: list[str] = []
-        self._size = 0
+        self.buffer = LogBuffer()
         self._timer: asyncio.TimerHandle | None = None
         self._writer = writer
 
-    def write(self, line: str) -> None:
-        """Takes one line, without its end."""
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size >= FLUSH_BYTES:
+    def filled(self) -> None:
+        """To be called after a line was written to `buffer`."""
+        if self.buffer.size >= FLUSH_BYTES:
             self.flush()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
@@ -100,13 +99,14 @@ class Sink:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._lines:
+        lines = self.buffer.lines
+        if not lines:
             return
-        lines, self._lines, self._size = self._lines, [], 0
+        data = self.buffer.take()
         if self.handed - self.written > PENDING_BYTES_MAX:
-            self.dropped += len(lines)
+            self.dropped += lines
             return
-        self._writer.put(self, ("\n".join(lines) + "\n").encode("latin-1", "replace"))
+        self._writer.put(self, data)
 
 
 def _open(path: str) -> int:

@@ -14,12 +14,12 @@ from gateway.conf import variables
 from gateway.conf.model import Location, Proxy, Return, Server, Template, Var
 from gateway.retry import Rules
 from gateway.variables import compile_header, compile_log, compile_text, needs_reply
-from native.relay import ReplyPlan, RequestPlan
+from native.relay import LogLine, ReplyPlan, RequestPlan
 
 if TYPE_CHECKING:
     from gateway.context import Context
     from gateway.engines import Group
-    from gateway.logs import Writer
+    from gateway.logs import Sink, Writer
     from gateway.stats import Statistics
 
 Value = Callable[["Context"], bytes]
@@ -107,7 +107,7 @@ class Plan:
         self.trust = location.trust_client
         self.path_open = location.engine_admin
         self.receipt = location.expose_receipt
-        self.logs: tuple[tuple[Callable[[str], None], Callable[[Context], str]], ...] = ()
+        self.logs: tuple[tuple[LogLine, Sink], ...] = ()
         self.added_always = HeaderLines((h.name, h.value) for h in location.add_headers if h.always)
         self.added = HeaderLines((h.name, h.value) for h in location.add_headers)
         self.added_waits = any(needs_reply(h.value) for h in location.add_headers)
@@ -143,7 +143,7 @@ class Plan:
     def open_logs(self, writer: Writer) -> None:
         """Opens the access logs. Raises OSError."""
         self.logs = tuple(
-            (writer.sink(log.path).write, compile_log(log.format.template, log.format.escape))
+            (compile_log(log.format.template, log.format.escape), writer.sink(log.path))
             for log in self.location.access_logs
         )
 

@@ -69,7 +69,8 @@ class Recorder:
             self._stats.request(ctx)
             if leg is not None and leg.reply_id.startswith(ID_PREFIX):
                 self._responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
-            for write, line in ctx.plan.logs:
-                write(line(ctx))
+            for line, sink in ctx.plan.logs:
+                line.write(ctx, sink.buffer)
+                sink.filled()
         except Exception:
             log.exception("request %s: fault while recording it", ctx.request_id)

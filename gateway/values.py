@@ -46,6 +46,12 @@ class _Wall:
 _wall = _Wall()
 
 
+def wall(now: int) -> tuple[str, str]:
+    """`$time_local` and `$time_iso8601` of a moment in Unix seconds."""
+    made = _wall.at(now)
+    return made.local, made.iso8601
+
+
 def request_header(name: str) -> Getter:
     raw = name.lower().replace("_", "-").encode()
 

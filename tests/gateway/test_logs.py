@@ -25,18 +25,23 @@ def quiet_log():  # type: ignore[no-untyped-def]
     log.setLevel(level)
 
 
+def write(sink: Sink, line: str) -> None:
+    sink.buffer.put(line.encode())
+    sink.filled()
+
+
 async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
     writer = Writer()
     path = tmp_path / "access.log"
     sink = writer.sink(str(path))
     assert writer.sink(str(path)) is sink
-    sink.write("one")
+    write(sink, "one")
     sink.flush()
     waiting.until(lambda: path.read_text() == "one\n", "first line")
     path.rename(tmp_path / "access.log.1")
-    sink.write("two")
+    write(sink, "two")
     writer.reopen()
-    sink.write("three")
+    write(sink, "three")
     writer.close()
     assert (tmp_path / "access.log.1").read_text() == "one\ntwo\n"
     assert path.read_text() == "three\n"
@@ -50,7 +55,7 @@ async def test_a_small_buffer_is_written_after_a_second_at_most(
     monkeypatch.setattr(logs, "FLUSH_S", 0.01)
     writer = Writer()
     sink = writer.sink(str(tmp_path / "a.log"))
-    sink.write("x")
+    write(sink, "x")
     import asyncio
 
     deadline = time.monotonic() + 5
@@ -69,7 +74,7 @@ async def test_a_blocked_pipe_costs_lines_and_is_counted(monkeypatch: pytest.Mon
     writer.sinks["pipe"] = sink
     start = time.monotonic()
     for _ in range(40_000):
-        sink.write("x" * 99)
+        write(sink, "x" * 99)
     assert time.monotonic() - start < 2.0
     sink.flush()
     assert writer.dropped > 20_000 and sink.handed < 3 << 20
