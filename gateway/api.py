@@ -16,20 +16,23 @@ import hmac
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.pipeline import OWN_PATHS
 from native.relay import AsgiClient
 
 if TYPE_CHECKING:
+    from gateway.exchange import Exchange
     from gateway.pipeline import Pipeline
     from gateway.plan import Plan
     from gateway.server import Listener
@@ -48,12 +51,13 @@ class Api:
         self._status = status
         self._metrics = metrics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         return [
+            Proxied(self._pipeline),
             Route("/kvgate/health", self.health),
             Route("/kvgate/ready", self.ready),
             Route("/kvgate/status", self.status),
-            Route("/{path:path}", Everything(self, self._pipeline)),
+            Route("/{path:path}", Rest(self)),
         ]
 
     async def health(self, request: Request) -> Response:
@@ -79,22 +83,47 @@ class Api:
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-class Everything:
-    """The catch-all endpoint."""
+class Proxied(BaseRoute):
+    """Whatever a `proxy_pass` location takes. It comes first and looks at no pattern: this is the
+    Starlette lane of all traffic.
+    """
 
-    def __init__(self, api: Api, pipeline: Pipeline) -> None:
-        self._api = api
+    def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http" or scope[PLAN].kind != "proxy" or scope[REQUEST] is None:
+            return Match.NONE, {}
+        return (Match.NONE if scope["raw_path"] in OWN_PATHS else Match.FULL), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._pipeline.serve(scope["extensions"][CLIENT], scope[REQUEST])
+
+    def url_path_for(self, name: str, /, **path_params: object) -> NoReturn:
+        raise NoMatchFound(name, path_params)
+
+
+class Rest:
+    """The catch-all endpoint of what is not proxied."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plan: Plan = scope[PLAN]
-        if plan.kind == "proxy":
-            extensions = scope["extensions"]
-            await self._pipeline.serve(extensions[CLIENT], extensions[REQUEST])
-        elif plan.kind == "metrics" and scope["method"] in ("GET", "HEAD"):
+        if plan.kind == "metrics" and scope["method"] in ("GET", "HEAD"):
             await self._api.metrics()(scope, receive, send)
         else:
             await _error(_nothing(Request(scope)))(scope, receive, send)
+
+
+class Application(Starlette):
+    """Starlette without its two error middlewares: faults are the relay's to answer and log, and
+    `Recorded` turns what routing refuses into our shape.
+    """
+
+    def build_middleware_stack(self) -> Router:
+        return self.router
 
 
 class Recorded:
@@ -112,11 +141,21 @@ class Recorded:
             await self._app(scope, receive, send)
             return
         request = scope.get("extensions", {}).get(REQUEST)
+        scope[REQUEST] = request
         if request is None:
             await self._foreign(scope, receive, send)
             return
         exchange = request.context
-        scope[PLAN] = exchange.ctx.plan
+        plan = scope[PLAN] = exchange.ctx.plan
+        if plan.kind == "proxy" and scope["raw_path"] not in OWN_PATHS:
+            await self._app(scope, receive, send)  # the exchange records itself
+        else:
+            await self._counted(scope, receive, send, exchange)
+
+    async def _counted(
+        self, scope: Scope, receive: Receive, send: Send, exchange: Exchange
+    ) -> None:
+        """An endpoint that answers with `send`: what it sent is recorded."""
         status = sent = 0
 
         async def counted(message: Message) -> None:
@@ -127,7 +166,7 @@ class Recorded:
                 sent += len(message.get("body", b""))
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await _answer(self._app, scope, receive, counted)
         exchange.answered(status, sent)
 
     async def _foreign(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,9 +180,19 @@ class Recorded:
             "/kvgate/"
         ):
             scope[PLAN] = plan or front.nowhere  # type: ignore[attr-defined]
-            await self._app(scope, receive, send)
+            await _answer(self._app, scope, receive, send)
         else:
             await AsgiClient(scope, receive, send, self._pipeline, self.listener).run()
+
+
+async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    try:
+        await app(scope, receive, send)
+    except HTTPException as refused:  # by Starlette's routing: a method that an endpoint lacks
+        error = errors.MethodNotAllowed(method=scope["method"], path=scope["path"][:200])
+        response = _error(error)
+        response.headers.update(refused.headers or {})
+        await response(scope, receive, send)
 
 
 def admin_refusal(request: Request, token: str) -> errors.GatewayError | None:
@@ -170,7 +219,7 @@ def build(
 ) -> Recorded:
     """The ASGI application."""
     api = Api(pipeline, status, metrics)
-    return Recorded(Starlette(routes=api.routes(), lifespan=lifespan), pipeline)
+    return Recorded(Application(routes=api.routes(), lifespan=lifespan), pipeline)
 
 
 def _json(value: object, status: int = 200) -> Response:

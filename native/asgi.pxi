@@ -1,6 +1,26 @@
 # The Starlette lane: an ASGI server for one request of a Client, and the reverse, a Sink that writes
 # through another ASGI server's `send`.
 
+_ASGI = {"version": "3.0", "spec_version": "2.4"}
+
+
+cdef class HeaderView:
+    """A request's headers as ASGI wants them, made when somebody looks."""
+    cdef Request request
+
+    def __init__(self, Request request):
+        self.request = request
+
+    def __iter__(self):
+        return iter(self.request.headers)
+
+    def __len__(self):
+        return self.request.field_count
+
+    def __getitem__(self, at):
+        return self.request.headers[at]
+
+
 cdef class Cycle:
     """One ASGI exchange on a client connection. An endpoint may answer with `send`, or run a Leg on the
     client it finds in scope["extensions"]["kvgate.client"] and return when that is over."""
@@ -27,20 +47,21 @@ cdef class Cycle:
     def scope(self):
         cdef Request r = self.request
         cdef Client c = self.client
-        from urllib.parse import unquote_to_bytes
+        if c.pairs is None:
+            c.pairs = _pair(c.peer), _pair(c.local)
         return {
             "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "asgi": _ASGI,
             "http_version": "1.1" if r.version == 11 else "1.0",
             "method": r.method.decode("ascii"),
             "scheme": "https" if c.tls else "http",
-            "path": unquote_to_bytes(r.path).decode("utf-8", "replace") if b"%" in r.path else r.path.decode("ascii"),
+            "path": _unquote_to_bytes(r.path).decode("utf-8", "replace") if b"%" in r.path else r.path.decode("ascii"),
             "raw_path": r.path,
             "query_string": r.query or b"",
             "root_path": "",
-            "headers": r.headers,
-            "client": _pair(c.peer),
-            "server": _pair(c.local),
+            "headers": HeaderView(r),
+            "client": c.pairs[0],
+            "server": c.pairs[1],
             "state": {},
             "extensions": {"kvgate.client": c, "kvgate.request": r},
         }

@@ -5,6 +5,7 @@ cdef class Client(Reader):
     cdef object app
     cdef set registry
     cdef Cycle cycle
+    cdef tuple pairs             # (host, port) of both ends, once the Starlette lane has asked
 
     def __init__(self, gate, app, listener, registry):
         self.gate = gate

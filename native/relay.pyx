@@ -18,6 +18,7 @@ import asyncio
 import contextvars
 import socket as _socket
 import time as _time
+from urllib.parse import unquote_to_bytes as _unquote_to_bytes
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
