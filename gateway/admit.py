@@ -54,7 +54,7 @@ def too_large(limit: int) -> errors.BodyTooLarge:
     return errors.BodyTooLarge(what=f"The request body is larger than {limit} bytes")
 
 
-def body_limit(plan: Plan, path: bytes, content_type: bytes, chunked: bool) -> int:
+def body_limit(plan: Plan, path: bytes, content_type: bytes) -> int:
     """What the relay may buffer of a body before it hands the request over, in bytes (0 = no
     limit), or STREAM where nothing in the body has to be read.
     """
@@ -63,7 +63,7 @@ def body_limit(plan: Plan, path: bytes, content_type: bytes, chunked: bool) -> i
     unread = not reads_body(plan, path) or content_type.lower().startswith(_JSON_FREE)
     assert plan.catalog is not None
     named = plan.by_model or plan.catalog.renames  # the form's `model` must be found
-    if not unread or named or (chunked and plan.max_body):
+    if not unread or named:
         return plan.max_body
     return STREAM
 

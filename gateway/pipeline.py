@@ -74,7 +74,8 @@ class Pipeline:
             exchange.refuse(error, close=True)
             return int(relay.REPLIED)
         kind = request.get(b"content-type") or b""
-        return admit.body_limit(ctx.plan, ctx.path, kind, request.chunked)
+        request.body_limit = limit  # where it is not kept, the relay counts what passes
+        return admit.body_limit(ctx.plan, ctx.path, kind)
 
     def request(self, client: relay.Client, request: relay.Request) -> None:
         exchange = request.context or self._open(client, request)

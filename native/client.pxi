@@ -5,6 +5,7 @@ cdef class Client(Reader):
     cdef object app
     cdef set registry
     cdef Cycle cycle
+    cdef double linger_until
     cdef tuple pairs             # (host, port) of both ends, once the Starlette lane has asked
 
     def __init__(self, gate, app, listener, registry):
@@ -36,9 +37,7 @@ cdef class Client(Reader):
         elif self.state == S_STREAM:
             self._pass_body(data)
         elif self.state == S_LINGER:
-            self.body_have += len(data)
-            if self.body_have > LINGER_MAX:
-                self.shut(True)
+            self.deadline = min(self.linger_until, now_s() + LINGER_QUIET_S)
         elif self.state == S_BUSY or self.state == S_HEAD:
             self.pending = self.pending + data if self.pending else data
             if len(self.pending) > READ_AHEAD_MAX:
@@ -219,8 +218,8 @@ cdef class Client(Reader):
             return
         self.state = S_LINGER
         self.pending = b""
-        self.body_have = 0
-        self.deadline = now_s() + LINGER_S
+        self.linger_until = now_s() + LINGER_S
+        self.deadline = now_s() + LINGER_QUIET_S
         self._resume_reading()
         if not self.tls and self.transport.can_write_eof():
             self.transport.write_eof()

@@ -23,10 +23,17 @@ cdef class Edits:
         cdef const char* at
         if not self.model_to:
             return text
-        at = <const char*>memmem(p, n, b'"model":', 8)
-        if at == NULL:
-            return text
-        i = at - p + 8
+        i = 0
+        while True:
+            at = <const char*>memmem(p + i, n - i, b'"model"', 7)
+            if at == NULL:
+                return text
+            i = at - p + 7
+            while i < n and (p[i] == 32 or p[i] == 9):
+                i += 1
+            if i < n and p[i] == 58:     # a key, not a value
+                break
+        i += 1
         while i < n and (p[i] == 32 or p[i] == 9):
             i += 1
         if i >= n or p[i] != 34:

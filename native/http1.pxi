@@ -181,8 +181,9 @@ cdef enum:
     C_TRAILER_LINE = 7
     C_TRAILER_LF = 8
     C_END_LF = 9
-    C_DONE = 10
-    C_BAD = 11
+    C_BLANK = 10     # blanks after the size: only an extension or the line's end may follow
+    C_DONE = 11
+    C_BAD = 12
 
 cdef enum:
     CHUNK_LINE_MAX = 4096      # extension bytes of one chunk
@@ -245,7 +246,7 @@ cdef Py_ssize_t chunked_feed(Chunked* c, const char* p, Py_ssize_t n, char* out,
                 c.state = C_SIZE_LF
                 continue
             elif (ch == 59 or ch == 32 or ch == 9) and c.digits > 0:
-                c.state = C_EXT
+                c.state = C_EXT if ch == 59 else C_BLANK
                 c.odd = True
                 c.line = 0
                 continue
@@ -257,6 +258,15 @@ cdef Py_ssize_t chunked_feed(Chunked* c, const char* p, Py_ssize_t n, char* out,
                 break
             c.left = c.left * 16 + ch
             c.digits += 1
+        elif c.state == C_BLANK:
+            c.line += 1
+            if ch == 59:
+                c.state = C_EXT
+            elif ch == 13:
+                c.state = C_SIZE_LF
+            elif ch != 32 and ch != 9 or c.line > CHUNK_LINE_MAX:
+                c.state = C_BAD
+                break
         elif c.state == C_EXT:
             c.line += 1
             if ch == 13:

@@ -300,7 +300,7 @@ cdef class Leg(Reply):
         if self.over:
             return
         if self.state == L_BODY and self.body_mode == B_CLOSE and exc is None:
-            self.end_of_stream()
+            self.end_of_stream(False)
             return
         if self.state == L_WAIT and self.reused and self.bytes_received == 0 and self.body_done:
             # An orderly close (EPIPE: a reset after one) of which no acknowledgement of our bytes came along:

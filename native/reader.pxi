@@ -14,9 +14,11 @@ cdef enum:
 
 cdef enum:
     READ_AHEAD_MAX = 65536       # unparsed bytes kept behind a running exchange
-    LINGER_MAX = 1 << 20         # bytes thrown away after an early answer
+    TARGET_LINE_MAX = TARGET_MAX + 64
 
-cdef double LINGER_S = 2.0
+# After an early answer what the client still sends is thrown away for a while, as nginx does.
+cdef double LINGER_S = 30.0
+cdef double LINGER_QUIET_S = 5.0
 
 
 cdef class Reader(Sink):
@@ -63,6 +65,7 @@ cdef class Reader(Sink):
     cdef _one(self, bytes data):
         """Takes one request off `data`, or keeps all of it as `pending` when the head is not complete."""
         cdef const char* p = PyBytes_AS_STRING(data)
+        cdef const char* at
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data), start = 0, end
         cdef Request r
         cdef tuple bad
@@ -80,7 +83,8 @@ cdef class Reader(Sink):
             return
         if end == INCOMPLETE or end - start > self.limits.header_bytes:
             if n - start > self.limits.header_bytes:
-                if memchr(p + start, 10, n - start) == NULL:
+                at = <const char*>memchr(p + start, 10, n - start)
+                if at == NULL or at - (p + start) > TARGET_LINE_MAX:
                     self._refuse(None, (414, "target_too_long", "the request line is too long"))
                 else:
                     self._refuse(None, (431, "header_too_large",
@@ -218,13 +222,15 @@ cdef class Reader(Sink):
         self.pending = b""
         if r is None:
             r = Request()
-            r.method = b"-"
-            r.target = r.path = b""
             r.version = 11
             r.t_head = now_s()
             self.request = r
         if r.t0 == 0:
             r.t0 = r.t_head
+        if r.method is None:      # the request line could not be read
+            r.method = b"-"
+        if r.path is None:
+            r.target = r.path = r.target or b""
         if self.state == S_HEAD:
             self.state = S_BUSY
         status, code, message = bad
@@ -267,6 +273,10 @@ cdef class Reader(Sink):
                 leg.fail("client_bad", "the request body's chunk framing is malformed")
                 return
             done = self.framing.state == C_DONE
+            self.body_have += take
+            if r.body_limit > 0 and self.body_have > r.body_limit:
+                leg.fail("client_too_large", f"the request body is larger than {r.body_limit} bytes")
+                return
             part = b"%x\r\n%b\r\n" % (take, part[:take]) if take else b""
             if done:
                 part += b"0\r\n\r\n"

@@ -76,6 +76,7 @@ class Request:
     t_head: float
     t0: float
     body: bytes | None
+    body_limit: int
     context: Any
     @property
     def headers(self) -> list[tuple[bytes, bytes]]: ...

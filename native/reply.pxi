@@ -79,7 +79,10 @@ cdef class Reply(Timed):
         if self.body_mode == B_NONE or self.body_mode == B_LENGTH and self.left == 0:
             if first is not None:
                 self.client.write(first)
-            self.complete(head.size < n)
+            if self.out_mode == O_EVENTS:
+                self.end_of_stream(head.size < n)     # our framing has an end of its own
+            else:
+                self.complete(head.size < n)
         elif head.size < n:
             self.take_body(head.raw + head.size, n - head.size, now, first)
         elif first is not None:
@@ -276,8 +279,8 @@ cdef class Reply(Timed):
             self.bytes_to_client += len(body)
             self.sink.write(body)
 
-    cdef end_of_stream(self):
-        """A reply that ends with its connection has ended: the end in the client's framing."""
+    cdef end_of_stream(self, bint excess):
+        """A reply whose engine sent no end that could be passed on has ended: the client's framing ends."""
         cdef bytes rest = b""
         if self.out_mode == O_EVENTS or self.out_mode == O_SINK and self.sse and self.kept is not None:
             rest = self.kept[0]
@@ -286,7 +289,7 @@ cdef class Reply(Timed):
             self.client.write((b"%x\r\n%b\r\n" % (len(rest), rest) if rest else b"") + b"0\r\n\r\n")
         elif rest:
             self.sink.write(rest)
-        self.complete(False)
+        self.complete(excess)
 
     cdef finish_json(self):
         """Usage from the end of a JSON reply; what was collected goes out, edited."""

@@ -76,6 +76,7 @@ cdef class Request:
     cdef readonly double t_head     # s, monotonic: head complete
     cdef public double t0           # s, monotonic: head and body read
     cdef public bytes body          # None while it is streamed through
+    cdef public long long body_limit    # of a chunked body that passes through, 0 = none
     cdef Py_ssize_t charged         # bytes of the worker's body budget held
     cdef public object context      # the pipeline's
 

@@ -73,6 +73,13 @@ cdef class Conn(Wire):
         if not self.lost:
             self.shut(True)
 
+    cdef bint quiet(self) noexcept:
+        """Is it still open, with nothing to read? The end of an idle connection may not have been read yet."""
+        cdef char byte
+        if self.fd < 0:
+            return True
+        return recv(self.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 and errno == EAGAIN
+
     cdef bint acknowledged(self, uint64_t before) noexcept:
         """Has the engine's host acknowledged any byte after the first `before`? True where nobody can tell
         (unix sockets, TLS, other systems): then the request may have been seen."""
@@ -135,11 +142,12 @@ cdef class Pool:
         cdef Conn conn
         while self.idle_:
             conn = self.idle_.pop()
-            if not conn.lost and not conn.transport.is_closing():
+            if not conn.lost and not conn.transport.is_closing() and conn.quiet():
                 conn.deadline = 0
                 self.active += 1
                 self.reused += 1
                 return conn
+            conn.discard()
         return None
 
     cdef give(self, Conn conn):

@@ -4,9 +4,11 @@
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t send(int, const void*, size_t, int)
+    ssize_t recv(int, void*, size_t, int)
     int getsockopt(int, int, int, void*, unsigned int*)
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
+    int MSG_PEEK
 
 
 cdef enum:

@@ -6,7 +6,9 @@ left, and never by our own closing.
 
 from __future__ import annotations
 
+import ctypes
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +112,15 @@ class Peer(Wire):
         # shutdown() would send FIN first; another thread blocked in recv() is woken by it, though,
         # and only the connection's own thread calls this, so there is none.
         super().reset()
+
+    def reset_from_outside(self) -> None:
+        """RST at once, from another thread than the connection's own: its blocked recv() would keep
+        a closed socket alive until bytes came. Connecting to nowhere dissolves the connection.
+        """
+        self.closed = True
+        nowhere = struct.pack("H14x", socket.AF_UNSPEC)
+        if ctypes.CDLL(None, use_errno=True).connect(self.sock.fileno(), nowhere, len(nowhere)):
+            raise OSError(ctypes.get_errno(), "the connection could not be dissolved")
 
 
 def read_body(peer: Peer, seen: Seen) -> None:

@@ -146,10 +146,10 @@ def test_hidden_and_added_reply_headers(play: Play, lane: str) -> None:
     assert reply.head.all("x-added") == [b"yes"]
 
 
-def test_host_is_the_upstreams_name_by_default(stage: Stage, lane: str) -> None:
+def test_host_is_the_engines_own_by_default(stage: Stage, lane: str) -> None:
     """R#159/R#158: the client's Host went to a name-based server that did not know it."""
     assert stage.ask(lane, BODY).status == 200
-    assert stage.engine.seen[0].head.all("host") == [b"main"]
+    assert stage.engine.seen[0].head.all("host") == [stage.engine.address.encode()]
 
 
 PORTRAIT = Conf(location="proxy_set_header Host engine.internal:8000;")

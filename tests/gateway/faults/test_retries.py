@@ -202,7 +202,7 @@ def test_pooled_connection_closed_under_a_request_is_replaced(
     try:
         if order == "request_first":
             client.send(request_bytes(BODY))
-        pooled.reset() if how == "reset" else pooled.close()
+        pooled.reset_from_outside() if how == "reset" else pooled.close()
         if order == "close_first":
             client.send(request_bytes(BODY))
     finally:
