@@ -105,7 +105,8 @@ def test_streamed_chunked_upload_that_grows_beyond_the_limit_is_413(
 def test_body_at_the_limit_passes(small: Stage, lane: str) -> None:
     body = BODY + b" " * (100 * KIB - len(BODY))
     assert small.ask(lane, body).status == 200
-    assert small.engine.seen[0].body == body
+    # A refused upload of the test before may reach the engine's records only now.
+    assert [seen.body for seen in small.engine.seen if seen.complete] == [body]
 
 
 SLOW_HEADS = {
