@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
-from gateway.pipeline import OWN_PATHS
+from gateway.context import OWN_PATHS
 from native.relay import AsgiClient
 
 if TYPE_CHECKING:

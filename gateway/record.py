@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.context import CLIENT_LEFT
+from gateway.context import CLIENT_LEFT, OWN_PATHS
 from gateway.logs import log
 from gateway.responses import ID_PREFIX
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMPLETE = "--"
 _PHASES = {"connect": "C", "send": "H", "wait": "H", "body": "D", "done": "-"}
+_OWN_ENDS = frozenset({"cancelled", "shutdown"})
 _WHO = {"client": "G", "gateway": "G", "upstream": "S"}
 
 
@@ -44,7 +45,7 @@ def termination(ctx: Context) -> str:
         return COMPLETE
     if leg.error.startswith("client_"):
         return "C" + _PHASES[leg.phase]
-    return ("G" if leg.error == "cancelled" else "S") + _PHASES[leg.phase]
+    return ("G" if leg.error in _OWN_ENDS else "S") + _PHASES[leg.phase]
 
 
 class Recorder:
@@ -65,6 +66,8 @@ class Recorder:
             if leg is not None and leg.error is None and (ctx.error is None)
             else termination(ctx)
         )
+        if ctx.path in OWN_PATHS:
+            return  # probes are not traffic: they would drown it, and a 503 of theirs is no failure
         try:
             self._stats.request(ctx)
             if leg is not None and leg.reply_id.startswith(ID_PREFIX):
