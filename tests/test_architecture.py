@@ -28,7 +28,8 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "server"),
+    ("__init__", "conf", "errors", "paths", "forms", "ids", "detached"),
+    ("logs", "marks", "ledger", "server"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
     ("variables",),
     ("engines", "catalog"),
