@@ -28,22 +28,26 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "server"),
+    ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "channel"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables",),
-    ("engines", "catalog"),
-    ("plan", "health", "models", "metrics", "status", "tls"),
+    ("variables", "orders", "memory", "reload", "upstreams"),
+    ("engines", "catalog", "sockets", "handover", "link"),
+    ("plan", "health", "models", "metrics", "status", "tls", "pulse", "server"),
     ("fronts",),
     PHASES,
     ("exchange",),
     ("pipeline",),
     ("api",),
     ("app",),
+    ("worker", "change"),
+    ("monitor", "children"),
+    ("master",),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
 # Decisions take plain data and the time as arguments.
-PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults")
+PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults", "reload",
+        "upstreams")
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
 
