@@ -40,7 +40,10 @@ class NoStart(AssertionError):
 class Gateway:
     """One running gateway. `admin`: path of the unix socket that answers /kvgate/*."""
 
-    def __init__(self, config: str, folder: Path, *, admin: str = "") -> None:
+    def __init__(
+        self, config: str, folder: Path, *, admin: str = "", detached: bool = False
+    ) -> None:
+        """`detached`: in a session of its own, without a terminal."""
         self.folder = folder
         self.admin = admin
         self.log_file = folder / "gateway.log"
@@ -57,6 +60,7 @@ class Gateway:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
+            start_new_session=detached,
         )
 
     # ---- life

@@ -23,12 +23,21 @@ class Tree:
     """One gateway process tree. `servers` is the text inside its upstream `main`."""
 
     def __init__(
-        self, folder: Path, engines: list[Engine], *, workers: int = 2, top: str = ""
+        self,
+        folder: Path,
+        engines: list[Engine],
+        *,
+        workers: int = 2,
+        top: str = "",
+        access: Path | None = None,
+        detached: bool = False,
     ) -> None:
+        """`access`: a log of request lines; `detached`: without a controlling terminal."""
         self.folder = folder
         self.engines = engines
         self.workers = workers
-        self.top = top
+        self.top = top if "error_log" in top else f"error_log stderr info; {top}"
+        self.access = access
         self.port, self.port2 = free_ports(2)
         self.server_args: dict[str, str] = {}
         self.upstream = "health_check off;"
@@ -36,7 +45,7 @@ class Tree:
         self.locations = ""
         folder.mkdir(parents=True, exist_ok=True)
         admin = str(folder / "admin.sock")
-        self.gateway = Gateway(self.text(), folder, admin=admin)
+        self.gateway = Gateway(self.text(), folder, admin=admin, detached=detached)
         self.gateway.wait_ready(("127.0.0.1", self.port))
         self.wait_workers(workers)
 
@@ -47,9 +56,10 @@ class Tree:
             f"server {e.address} {self.server_args.get(e.address, 'max_fails=0')};"
             for e in self.engines
         )
+        log = f"access_log {self.access};" if self.access else "access_log off;"
         return (
-            f"worker_processes {self.workers}; error_log stderr info; {self.top}\n"
-            f"http {{ access_log off; {self.more}\n"
+            f"worker_processes {self.workers}; {self.top}\n"
+            f"http {{ {log} {self.more}\n"
             f" upstream main {{ {lines} model m1; {self.upstream} }}\n"
             f" server {{ listen 127.0.0.1:{self.port};\n"
             f"  location / {{ proxy_pass http://main; }} {self.locations} }}\n"
