@@ -57,11 +57,11 @@ class Child:
             os.kill(self.pid, number)
 
     def order(self, order: object, descriptors: tuple[int, ...] = ()) -> None:
-        """A child that does not listen is ended: it could not be trusted any more."""
+        """A child that has ended, or is so far behind that it cannot be alive, is ended."""
         try:
             self.channel.order(order, descriptors)
         except Broken as error:
-            log.error("%s %d does not listen: %s", self.kind, self.pid, error)
+            log.info("%s %d does not listen: %s", self.kind, self.pid, error)
             self.signal(signal.SIGKILL)
 
 

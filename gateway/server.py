@@ -25,6 +25,9 @@ from gateway.sockets import Wanted
 from native import relay
 
 POLL_S = 0.05  # how often a drain looks whether it is over
+# Connections may idle for so long in a drain: a client that uses one is told with the head of its
+# reply that it was the last, rather than cut off while it asks.
+FAREWELL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class Server(uvicorn.Server):
             listener.sock = None
         for connection in list(self.connections):
             if connection.listener is listener:
-                connection.shutdown()
+                connection.farewell(FAREWELL_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.drain.announce()
@@ -137,7 +140,7 @@ class Server(uvicorn.Server):
                 listener.sock.close()
         if self.graceful:
             for connection in list(self.connections):
-                connection.shutdown()
+                connection.farewell(FAREWELL_S)
             limit_s = self.drain.timeout_s or float("inf")
             await self._until(lambda: self.force_exit or not self.connections, limit_s)
         for connection in list(self.connections):

@@ -46,8 +46,10 @@ RANKS = (
 )
 
 # Decisions take plain data and the time as arguments.
-PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults", "reload",
-        "upstreams")
+PURE = (
+    "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults",
+    "reload", "upstreams",
+)  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
 

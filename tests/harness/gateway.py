@@ -87,6 +87,11 @@ class Gateway:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def signal_tree(self, number: signal.Signals) -> None:
+        """To the process and all its descendants."""
+        for pid in self.pids():
+            os.kill(pid, number)
+
     def wait_exit(self, timeout_s: float = 10.0) -> int:
         return self.process.wait(timeout_s)
 
