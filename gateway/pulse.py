@@ -8,6 +8,7 @@ answers are fresh, since it says them right before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ class Pulse:
         self._seen = -1  # version of health that was taken
         self._said_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.turns: list[Callable[[], None]] = []  # called at every turn as well
 
     def start(self) -> None:
         """Begins; needs a running loop."""
@@ -50,6 +52,8 @@ class Pulse:
         now = monotonic()
         self.look(now)
         self._ledger.beat(now)
+        for turn in self.turns:
+            turn()
         if now - self._said_at >= SAY_S:
             self.say()
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._turn)

@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from gateway.acceptor import Acceptor
 from gateway.sockets import Wanted
 from native import relay
 
@@ -89,7 +90,9 @@ class Server(uvicorn.Server):
         self.connections: set[relay.Client] = set()
         self.graceful = False
         self.began: Callable[[], None] = lambda: None  # called once it accepts connections
-        self.listening: dict[int, asyncio.AbstractServer] = {}  # by id of the listener
+        self.listening: dict[int, asyncio.AbstractServer | Acceptor] = {}  # by id of the listener
+        # By how many clients this worker is ahead of the least busy other one; None: it is alone.
+        self.ahead: Callable[[], int] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
@@ -110,10 +113,14 @@ class Server(uvicorn.Server):
         )
         # The event loop closes the socket that it is given; ours stays for the next time.
         sock = (listener.sock or listener.bind()).dup()
-        create = loop.create_unix_server if listener.unix_path else loop.create_server
-        made = await create(
-            factory, sock=sock, ssl=listener.ssl_context, backlog=listener.wanted.backlog
-        )
+        made: asyncio.AbstractServer | Acceptor
+        if self.ahead is not None and not listener.wanted.reuseport:
+            made = Acceptor(sock, factory, listener.ssl_context, self.ahead)
+        else:
+            create = loop.create_unix_server if listener.unix_path else loop.create_server
+            made = await create(
+                factory, sock=sock, ssl=listener.ssl_context, backlog=listener.wanted.backlog
+            )
         former = self.listening.pop(id(listener), None)
         self.listening[id(listener)] = made
         if former is not None:

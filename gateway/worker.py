@@ -57,6 +57,24 @@ class Worker:
         drain = server.Drain(config.shutdown_delay_s, config.shutdown_timeout_s, self._announce)
         self.server = server.Server(self.app.asgi, self.app.pipeline, self.app.listeners, drain)
         self.server.began = self._begin
+        self._core = post.memory.ledger.core
+        self.app.pulse.turns.append(self._say_clients)
+        self._share(config)
+
+    def _share(self, config: Config) -> bool:
+        """Whether sockets are shared with other workers has changed."""
+        before = self.server.ahead is not None
+        self.server.ahead = self._ahead if config.worker_processes > 1 else None
+        return before != (self.server.ahead is not None)
+
+    def _ahead(self) -> int:
+        self._say_clients()
+        fewest = self._core.fewest_clients()
+        return 0 if fewest is None else len(self.server.connections) - fewest
+
+    def _say_clients(self) -> None:
+        leaving = self.server.should_exit
+        self._core.say_clients(None if leaving else len(self.server.connections))
 
     # ---- what the server calls ----
 
@@ -130,6 +148,8 @@ class Worker:
         memory.stats.series.clear()
         memory.stats.series.update(order.series)
         swapped = app.apply(order.config)
+        if self._share(order.config):
+            swapped.renewed = [li for li in app.listeners if li not in swapped.added]
         for listener in swapped.added:
             listener.sock = self._link.sockets.pop(listener.wanted.address)
             self.server.listeners.append(listener)

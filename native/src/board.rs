@@ -22,7 +22,31 @@ pub struct Said {
     pub counts: [u64; COUNTS.len()],
 }
 
+/// Spare word of a worker's line: its client connections plus one, 0 = it accepts none.
+const CROWD: usize = 2;
+
 impl Ledger {
+    /// Says how many clients this worker holds; `None`: it accepts no more.
+    pub fn say_clients(&self, clients: Option<u64>) -> Result<(), Fault> {
+        if let Some(row) = self.shared.row()? {
+            let word = clients.map_or(0, |n| n + 1);
+            self.shared.spare(row, CROWD).store(word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The fewest clients that any other worker which accepts holds; `None`: there is no other.
+    pub fn fewest_clients(&self) -> Result<Option<u64>, Fault> {
+        let own = self.shared.row()?;
+        let others = (0..self.shared.rows()).filter(|&row| Some(row) != own);
+        let words = others.map(|row| self.shared.spare(row, CROWD).load(Ordering::Relaxed));
+        Ok(words.filter(|&word| word > 0).min().map(|word| word - 1))
+    }
+
+    pub(crate) fn forget_clients(&self, row: usize) {
+        self.shared.spare(row, CROWD).store(0, Ordering::Relaxed);
+    }
+
     /// Says how an engine is: 0 = not known, else the caller's word. False: it was removed.
     pub fn set_health(&self, engine: Handle, word: u32) -> bool {
         if self.engine_at(engine.slot) != Some(engine) {
@@ -100,6 +124,22 @@ mod tests {
         let successor = a.add_engine().unwrap();
         assert_eq!(successor.slot, engine.slot);
         assert_eq!((b.health(successor), b.health(engine)), (0, 2));
+    }
+
+    #[test]
+    fn a_worker_sees_who_holds_the_fewest_clients() {
+        let a = Ledger::open(3, 1, None).unwrap();
+        let b = Ledger::open(3, 1, Some(a.shared.fd())).unwrap();
+        a.shared.bind(1).unwrap();
+        b.shared.bind(2).unwrap();
+        a.say_clients(Some(7)).unwrap();
+        assert_eq!((a.fewest_clients(), b.fewest_clients()), (Ok(None), Ok(Some(7))));
+        b.say_clients(Some(0)).unwrap();
+        assert_eq!(a.fewest_clients(), Ok(Some(0)));
+        b.say_clients(None).unwrap();
+        assert_eq!(a.fewest_clients(), Ok(None));
+        b.retire(1).unwrap();
+        assert_eq!(b.fewest_clients(), Ok(None));
     }
 
     #[test]

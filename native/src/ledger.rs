@@ -278,6 +278,7 @@ impl Ledger {
     pub fn retire(&self, worker: usize) -> Result<bool, String> {
         let taken = self.shared.retire(worker)?;
         if taken {
+            self.forget_clients(worker);
             for slot in 0..self.plan.engines {
                 let here = Handle { slot, generation: 0 };
                 let cell = self.hot(self.plan.inflight, worker, here);

@@ -185,6 +185,16 @@ impl Ledger {
         self.core.health_version()
     }
 
+    /// Says how many clients this worker holds; None: it accepts no more.
+    fn say_clients(&self, clients: Option<u64>) -> PyResult<()> {
+        Ok(self.core.say_clients(clients)?)
+    }
+
+    /// The fewest clients that any other worker which accepts holds; None: there is no other.
+    fn fewest_clients(&self) -> PyResult<Option<u64>> {
+        Ok(self.core.fewest_clients()?)
+    }
+
     /// What this worker has at an engine: `gauges` (idle, active, marks, benched) replace the former ones,
     /// `counts` (opened, reused, connect_errors since the last time) are added.
     fn say(

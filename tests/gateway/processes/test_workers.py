@@ -24,6 +24,25 @@ def test_all_counts_are_those_of_all_workers(tree) -> None:  # type: ignore[no-u
     assert sum(row["pool"]["opened"] for row in one.engine_rows().values()) >= 1
 
 
+def test_no_worker_gets_most_of_the_clients(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1)
+    before = descriptors(one)
+    clients = [one.client() for _ in range(100)]
+
+    def shares() -> list[int]:
+        now = descriptors(one)
+        return [now[pid] - before[pid] for pid in before]
+
+    waiting.until(lambda: sum(shares()) >= 100, "all to be accepted")
+    assert min(shares()) >= 25, shares()
+    for client in clients:
+        client.close()
+
+
+def descriptors(one) -> dict[int, int]:  # type: ignore[no-untyped-def]
+    return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in one.processes()}
+
+
 def test_a_killed_worker_takes_only_its_own_connections(tree) -> None:  # type: ignore[no-untyped-def]
     one = tree()
     for engine in one.engines:
