@@ -18,9 +18,10 @@ from gateway.app import draft
 from gateway.channel import DESCRIPTORS_MAX
 from gateway.conf.errors import ConfigErrors
 from gateway.conf.model import Config
+from gateway.identity import entrust_logs
 from gateway.ledger import Key
 from gateway.logs import NOTICE, log, open_error_log
-from gateway.orders import Address, Answer, Apply, News, Sockets, State
+from gateway.orders import Address, Answer, Apply, News, Responses, Sockets, State
 
 if TYPE_CHECKING:
     from gateway.children import Child
@@ -74,6 +75,11 @@ class Changes:
                 self._learn(child, News(whys={(upstream, address): why}))
             case {"models": {"upstream": str(upstream), "cards": list(cards)}}:
                 self._learn(child, News(cards={upstream: cards}))
+            case {"responses": list(rows)} if all(_is_row(row) for row in rows):
+                order = Responses(tuple((row[0], row[1], row[2]) for row in rows))
+                for other in self._master.children.workers:
+                    if other is not child:
+                        other.order(order)
             case {"change": {"id": int(number)}}:
                 if len(self._requests) < WAITING_MAX:
                     self._requests.append(Request(child, number, report["change"]))
@@ -154,6 +160,7 @@ class Changes:
             self._sweep()
             raise
         try:
+            entrust_logs(config)
             master.pid_file.move(config.pid)
         except OSError:
             master.sockets.give_back(added)
@@ -240,3 +247,7 @@ class Changes:
         self.state = replace(self.state, processes=processes)
         for child in children.workers:
             child.order(self.state)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 3 and all(isinstance(cell, str) for cell in row)

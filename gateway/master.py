@@ -26,6 +26,7 @@ from gateway.channel import Broken, Channel, report_of
 from gateway.children import Child, Children
 from gateway.conf.load import Loaded
 from gateway.conf.model import Config
+from gateway.identity import entrust_logs
 from gateway.logs import NOTICE, log, open_error_log
 from gateway.memory import Memory, slots_for
 from gateway.orders import Leave, Reopen
@@ -67,6 +68,7 @@ class Master:
 
     def start(self) -> None:
         """Takes all that the first configuration needs. Raises OSError, ValueError."""
+        entrust_logs(self.config)
         self.sockets.take(draft(self.config, self.memory), self.config.worker_processes)
         self.sockets.keep(self.sockets.open)
         self.pid_file.write()
@@ -160,6 +162,7 @@ class Master:
     def reopen(self) -> None:
         """Opens the logs again, in every process."""
         try:
+            entrust_logs(self.config)
             open_error_log(self.config.error_log, self.config.error_level)
         except OSError as error:
             log.error("the error log cannot be opened again: %s", error)

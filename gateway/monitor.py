@@ -17,13 +17,14 @@ import uvloop
 from gateway import fronts
 from gateway.engines import Engine, EngineTable, Group
 from gateway.health import Health
+from gateway.identity import become
 from gateway.ledger import ILL, WELL
 from gateway.link import Link
 from gateway.logs import log, open_error_log
 from gateway.models import Models
 from gateway.orders import Apply, Leave, Reopen
 from gateway.upstream import ControlPlane, tls_context
-from gateway.worker import FOR_THE_LOOP, Post, become
+from gateway.worker import FOR_THE_LOOP, Post
 
 BEAT_S = 0.5
 

@@ -2,7 +2,8 @@
 
 Reports go the other way as JSON objects with one of these keys:
     ready, applied (generation), failed (generation, why), health (upstream, address, healthy, why),
-    models (upstream, cards), change (a run-time change and its id)
+    models (upstream, cards), responses (rows of id, upstream, address),
+    change (a run-time change and its id)
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ class News:
 
     whys: dict[Key, str] = field(default_factory=dict)
     cards: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    """Stored responses that another worker has seen: id, upstream, address."""
+
+    rows: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

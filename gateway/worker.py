@@ -7,24 +7,22 @@ gone it accepts no more, finishes what runs, and ends.
 from __future__ import annotations
 
 import asyncio
-import grp
-import os
-import pwd
-import resource
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from gateway import server
 from gateway.app import App, build
 from gateway.channel import Channel
 from gateway.conf.model import Config
+from gateway.identity import become
 from gateway.link import Link
 from gateway.logs import NOTICE, log, open_error_log
 from gateway.memory import Memory
-from gateway.orders import Address, Answer, Apply, Leave, News, Reopen, State
+from gateway.orders import Address, Answer, Apply, Leave, News, Reopen, Responses, State
 
 FOR_THE_LOOP = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1})
 
@@ -58,7 +56,7 @@ class Worker:
         self.server = server.Server(self.app.asgi, self.app.pipeline, self.app.listeners, drain)
         self.server.began = self._begin
         self._core = post.memory.ledger.core
-        self.app.pulse.turns.append(self._say_clients)
+        self.app.pulse.turns += [self._say_clients, self._tell_responses]
         self._share(config)
 
     def _share(self, config: Config) -> bool:
@@ -100,6 +98,11 @@ class Worker:
                 self.app.life.state = order
             case News():
                 self._hear(order)
+            case Responses():
+                now = monotonic()
+                for name, upstream, address in order.rows:
+                    known = self.app.pipeline.responses
+                    known.hear(name.encode("latin-1"), upstream, address, now)
             case Apply():
                 task = asyncio.get_running_loop().create_task(self._apply(order))
                 self._swapping.add(task)
@@ -121,6 +124,12 @@ class Worker:
 
     def _tell_models(self, upstream: str, cards: list[dict[str, Any]]) -> None:
         self._link.tell({"models": {"upstream": upstream, "cards": cards}})
+
+    def _tell_responses(self) -> None:
+        new = self.app.pipeline.responses.untold()
+        if new:
+            rows = [(name.decode("latin-1"), *where) for name, *where in new]
+            self._link.tell({"responses": rows})
 
     def _hear(self, news: News) -> None:
         for (upstream, address), why in news.whys.items():
@@ -178,30 +187,6 @@ def run(post: Post) -> int:
     worker = Worker(post)
     become(post.config)
     return server.run(worker.server)
-
-
-def become(config: Config) -> None:
-    """Takes on the user, the limits and the environment that the configuration names. Raises
-    OSError, KeyError.
-    """
-    for name, value in getattr(config, "env", ()):
-        os.environ[name] = value
-    limit = getattr(config, "rlimit_nofile", 0)
-    if limit:
-        hard = max(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard if os.geteuid() == 0 else limit))
-    user = getattr(config, "user", "")
-    if user and os.geteuid() == 0:
-        entry = pwd.getpwnam(user)
-        group = getattr(config, "group", "")
-        number = _group(group) if group else entry.pw_gid
-        os.initgroups(user, number)
-        os.setgid(number)
-        os.setuid(entry.pw_uid)
-
-
-def _group(name: str) -> int:
-    return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
 
 
 Run = Callable[[Post], int]

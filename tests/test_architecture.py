@@ -30,7 +30,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 RANKS = (
     ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "channel"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables", "orders", "memory", "reload", "upstreams", "acceptor"),
+    ("variables", "orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "health", "models", "metrics", "status", "tls", "pulse", "server"),
     ("fronts",),

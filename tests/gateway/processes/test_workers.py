@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -66,6 +67,24 @@ def test_a_killed_worker_takes_only_its_own_connections(tree) -> None:  # type: 
         client.close()
     waiting.until(lambda: one.in_flight() == 0, "nothing in flight")
     assert "died (signal 9)" in one.gateway.log()
+
+
+def test_every_worker_knows_who_holds_a_response(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(workers=3)
+    for at, engine in enumerate(one.engines):
+        engine.script = scripts.says(b'{"id":"resp_%d","object":"response","model":"m1"}' % at)
+    with one.client() as client:
+        body = json.loads(client.ask(prompt(), target="/v1/responses").body)
+    holder = one.engines[int(body["id"][-1])]
+
+    def at_holder() -> bool:
+        seen = [len(engine.seen) for engine in one.engines]
+        for _ in range(12):
+            with one.client() as client:
+                client.ask(method="GET", target=f"/v1/responses/{body['id']}")
+        return len(holder.seen) == seen[one.engines.index(holder)] + 12
+
+    waiting.until(at_holder, "12 requests in a row to go to the engine that made it")
 
 
 def test_a_stopped_worker_is_replaced(tree, monkeypatch) -> None:  # type: ignore[no-untyped-def]
