@@ -19,18 +19,20 @@ def become(config: Config) -> None:
     """Takes on what the configuration names. Raises OSError, KeyError."""
     for name, value in getattr(config, "env", ()):
         os.environ[name] = value
-    limit = getattr(config, "rlimit_nofile", 0)
-    if limit:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        hard = max(limit, hard) if os.geteuid() == 0 else hard
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard), hard))
     user = getattr(config, "user", "")
-    if user and os.geteuid() == 0:
-        entry = pwd.getpwnam(user)
+    entry = pwd.getpwnam(user) if user and os.geteuid() == 0 else None
+    if entry is not None:
         group = getattr(config, "group", "")
         number = _group(group) if group else entry.pw_gid
         os.initgroups(user, number)
         os.setgid(number)
+    # Behind the last file that is opened here, before the right to raise it is gone.
+    limit = getattr(config, "rlimit_nofile", 0)
+    if limit:
+        if os.geteuid() != 0:
+            limit = min(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    if entry is not None:
         os.setuid(entry.pw_uid)
 
 
