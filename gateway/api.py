@@ -3,6 +3,8 @@
     /kvgate/health   200 while the process serves           every listener
     /kvgate/ready    200 or 503 with the reason             every listener
     /kvgate/status   JSON                                   `admin` locations
+    /kvgate/upstreams              GET: JSON                `admin` locations
+    /kvgate/upstreams/NAME/servers POST: a run-time change  `admin` locations
     any path         Prometheus' text format                `metrics` locations
     any other        the pipeline                           `proxy_pass` locations
 
@@ -13,10 +15,10 @@ another site's page; whatever is answered here is recorded once, as everything e
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -29,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
 from gateway.context import OWN_PATHS
+from gateway.orders import Answer
 from native.relay import AsgiClient
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from gateway.server import Listener
     from gateway.status import Status
 
+Ask = Callable[[dict[str, Any]], Awaitable[Answer]]
+
 PLAN = "kvgate.plan"
 CLIENT = "kvgate.client"
 REQUEST = "kvgate.request"
@@ -46,10 +51,13 @@ REQUEST = "kvgate.request"
 class Api:
     """The handlers. Each checks the plan of the location that the request came to."""
 
-    def __init__(self, pipeline: Pipeline, status: Status, metrics: CollectorRegistry) -> None:
+    def __init__(
+        self, pipeline: Pipeline, status: Status, metrics: CollectorRegistry, ask: Ask | None
+    ) -> None:
         self._pipeline = pipeline
         self._status = status
         self._metrics = metrics
+        self._ask = ask
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -57,6 +65,8 @@ class Api:
             Route("/kvgate/health", self.health),
             Route("/kvgate/ready", self.ready),
             Route("/kvgate/status", self.status),
+            Route("/kvgate/upstreams", self.upstreams),
+            Route("/kvgate/upstreams/{name}/servers", self.change, methods=["POST"]),
             Route("/{path:path}", Rest(self)),
         ]
 
@@ -72,11 +82,30 @@ class Api:
         return _json({"ready": True})
 
     async def status(self, request: Request) -> Response:
-        plan: Plan = request.scope[PLAN]
-        if plan.kind != "admin":
-            return _error(_nothing(request))
-        refused = admin_refusal(request, plan.location.admin_token)
-        return _json(self._status.document(monotonic())) if refused is None else _error(refused)
+        return _refusal(request) or _json(self._status.document(monotonic()))
+
+    async def upstreams(self, request: Request) -> Response:
+        return _refusal(request) or _json(self._status.upstreams())
+
+    async def change(self, request: Request) -> Response:
+        """`{"action": "add|remove|drain|ready|down", "server": "HOST:PORT", "params": {...}}`;
+        answers when every worker has made the change.
+        """
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            change = orjson.loads(await request.body())
+        except ValueError as error:
+            return _error(errors.InvalidJson(what=str(error)))
+        if not isinstance(change, dict):
+            return _error(errors.InvalidJson(what="a change is a JSON object"))
+        if self._ask is None:
+            return _error(errors.BadRequest(what="this process has no master"))
+        answer = await self._ask({**change, "upstream": request.path_params["name"]})
+        if answer.error:
+            return _error(errors.BadRequest(what=answer.error), 404 if answer.missing else 0)
+        return _json(self._status.upstreams())
 
     def metrics(self) -> Response:
         text = generate_latest(self._metrics)
@@ -218,9 +247,10 @@ def build(
     status: Status,
     metrics: CollectorRegistry,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+    ask: Ask | None = None,
 ) -> Recorded:
-    """The ASGI application."""
-    api = Api(pipeline, status, metrics)
+    """The ASGI application. `ask` takes changes of upstreams to the master."""
+    api = Api(pipeline, status, metrics, ask)
     return Recorded(Application(routes=api.routes(), lifespan=lifespan), pipeline)
 
 
@@ -228,9 +258,18 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, {"content-type": "application/json"})
 
 
-def _error(error: errors.GatewayError) -> Response:
+def _refusal(request: Request) -> Response | None:
+    """Why an admin page is not shown, or None."""
+    plan: Plan = request.scope[PLAN]
+    if plan.kind != "admin":
+        return _error(_nothing(request))
+    refused = admin_refusal(request, plan.location.admin_token)
+    return None if refused is None else _error(refused)
+
+
+def _error(error: errors.GatewayError, status: int = 0) -> Response:
     headers = {name.decode(): value.decode() for name, value in error.headers()}
-    return Response(error.body(), error.status, headers)
+    return Response(error.body(), status or error.status, headers)
 
 
 def _nothing(request: Request) -> errors.PathNotFound:

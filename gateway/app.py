@@ -1,55 +1,73 @@
-"""Wiring: a configuration becomes components and a server. Only this file knows all others."""
+"""Wiring: a configuration becomes the components of a worker. Only this file knows all of them.
+
+Invariant: `App.apply` swaps to another configuration in one step of the event loop: what runs
+keeps the plan it began with, what comes next gets the new one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from starlette.applications import Starlette
 
-from gateway import api, fronts, server, tls
+from gateway import api, fronts, tls
 from gateway.admit import Gatehouse
 from gateway.conf.model import Config, Server
 from gateway.engines import EngineTable
 from gateway.fronts import Front
 from gateway.health import Health
-from gateway.ledger import Ledger
-from gateway.logs import NOTICE, Writer, log, open_error_log
+from gateway.logs import Writer, check_log, log, open_error_log
+from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
 from gateway.models import Models
+from gateway.orders import Address
 from gateway.pipeline import Pipeline
+from gateway.pulse import Pulse
 from gateway.record import Recorder
 from gateway.responses import ResponseMap
-from gateway.stats import Statistics
+from gateway.server import Listener
+from gateway.sockets import Wanted
 from gateway.status import Life, Status
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
 
-CANNOT_BIND = 3
-FAILED = 1
+
+@dataclass(slots=True)
+class Swapped:
+    """Listeners that a new configuration added, removed, or gave another TLS context."""
+
+    added: list[Listener]
+    removed: list[Listener]
+    renewed: list[Listener]
 
 
 @dataclass(slots=True)
 class App:
-    """One worker's components, wired."""
+    """One worker's components, wired. Without a master it checks engines itself (`alone`)."""
 
     config: Config
+    memory: Memory
     pipeline: Pipeline
     asgi: api.Recorded
-    listeners: list[server.Listener]
+    by_address: dict[Address, Listener]
     table: EngineTable
     health: Health
     models: Models
     control: ControlPlane
     writer: Writer
     life: Life
+    pulse: Pulse
+    alone: bool
+
+    @property
+    def listeners(self) -> list[Listener]:
+        return list(self.by_address.values())
 
     async def start(self) -> None:
         """Background work; needs a running loop."""
@@ -57,65 +75,139 @@ class App:
         # What is here now stays; requests leave no cycles behind, so looking for some can be rare.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        self.health.sync()
-        self.models.start()
+        if self.alone:
+            self.health.sync()
+            self.models.start()
+        else:
+            self.pulse.start()
 
     async def stop(self) -> None:
+        self.pulse.stop()
         await self.health.close()
         await self.models.close()
         await self.control.close()
         self.table.close()
         self.writer.close()
 
+    def apply(self, config: Config) -> Swapped:
+        """Takes a new configuration. Raises OSError (a log or certificate)."""
+        open_error_log(config.error_log, config.error_level)
+        self.pulse.say()  # engines that leave have their last word
+        self.table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
+        compiled = fronts.build(config, self.table, self.memory.stats, self.writer)
+        contexts = {a: tls.context(front) for a, front in compiled.by_address.items()}
+        swapped = Swapped([], [], [])
+        for address in self.by_address.keys() - compiled.by_address.keys():
+            swapped.removed.append(self.by_address.pop(address))
+        for address, front in compiled.by_address.items():
+            listener = self.by_address.get(address)
+            if listener is None:
+                self.by_address[address] = made = _listener(front)
+                swapped.added.append(made)
+            else:
+                if listener.ssl_context is not None or contexts[address] is not None:
+                    swapped.renewed.append(listener)
+                listener.limits, listener.server_ctx = _limits(front.default), front
+                listener.ssl_context = contexts[address]
+        self.models.adopt(compiled.catalogs)
+        self._settle(config)
+        self.writer.reopen()
+        return swapped
 
-def build(config: Config) -> App:
-    """Components of a worker. Raises OSError (a log or certificate), ValueError (more engines or
-    series than there is room for).
+    def _settle(self, config: Config) -> None:
+        """The plain values of a configuration."""
+        self.config = config
+        self.pipeline.gatehouse.limit = config.worker_connections
+        relay.body_budget.limit = config.body_buffer_total
+        relay.client_limit.limit = config.worker_connections
+        self.life.listeners = tuple(listener.tag for listener in self.listeners)
+        self.asgi.listener = self.listeners[0] if self.by_address else None
+        if self.alone:
+            self.health.sync()
+        else:
+            self.pulse.look(monotonic(), again=True)
+
+
+def build(
+    config: Config,
+    memory: Memory | None = None,
+    ask: api.Ask | None = None,
+    tell_models: Callable[[str, list[dict[str, Any]]], None] | None = None,
+) -> App:
+    """Components of a worker; `memory` None = it is alone. Raises OSError (a log or certificate),
+    ValueError (more engines or series than there is room for).
     """
+    alone = memory is None
+    memory = memory or Memory()
     upstream_tls = tls_context()
-    table = EngineTable(Ledger(), upstream_tls)
+    table = EngineTable(memory.ledger, upstream_tls)
     table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
-    stats, writer, life = Statistics(), Writer(), Life()
+    stats, writer, life = memory.stats, Writer(), Life()
     compiled = fronts.build(config, table, stats, writer)
     control = ControlPlane(upstream_tls)
-    health, models = Health(table, control), Models(table, control)
+    health, models = Health(table, control), Models(table, control, tell_models)
     models.catalogs = compiled.catalogs
     gatehouse, responses = Gatehouse(config.worker_connections), ResponseMap()
+    pulse = Pulse(memory, table, gatehouse, writer, responses)
     recorder = Recorder(gatehouse, stats, responses)
     pipeline = Pipeline(table, models, gatehouse, stats, responses, recorder)
-    listeners = [_listener(front) for front in compiled.by_address.values()]
-    tags = tuple(listener.tag for listener in listeners)
-    status = Status(table, health, gatehouse, stats, tags, life)
-    collector = KvgateCollector(stats, table, gatehouse, writer, responses)
+    status = Status(table, stats, life, pulse.say)
+    metrics = registry(KvgateCollector(stats, table, pulse.say))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await app.start()
-        log.log(NOTICE, "serving on %s", ", ".join(tags))
         try:
             yield
         finally:
             await app.stop()
 
-    asgi = api.build(pipeline, status, registry(collector), lifespan)
-    asgi.listener = listeners[0] if listeners else None
-    app = App(config, pipeline, asgi, listeners, table, health, models, control, writer, life)
+    asgi = api.build(pipeline, status, metrics, lifespan, ask)
+    listeners = {address: _listener(front) for address, front in compiled.by_address.items()}
+    app = App(
+        config, memory, pipeline, asgi, listeners, table,
+        health, models, control, writer, life, pulse, alone,
+    )  # fmt: skip
+    life.listeners = tuple(listener.tag for listener in app.listeners)
+    asgi.listener = app.listeners[0] if listeners else None
+    relay.body_budget.limit = config.body_buffer_total
+    relay.client_limit.limit = config.worker_connections
     return app
 
 
-def _listener(front: Front) -> server.Listener:
+def draft(config: Config, memory: Memory) -> tuple[Wanted, ...]:
+    """Tries all that can fail about a configuration, and touches nothing that runs: what `build`
+    and `apply` will do in workers. Opens the handles that they will look up. Returns the addresses
+    to listen on; raises what they raise.
+    """
+    check_log(config.error_log)
+    table = EngineTable(memory.ledger, tls_context())
+    table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
+    writer = Writer()
+    try:
+        compiled = fronts.build(config, table, memory.stats, writer)
+        for front in compiled.by_address.values():
+            tls.context(front)
+    finally:
+        writer.discard()
+    return tuple(_wanted(front) for front in compiled.by_address.values())
+
+
+def _wanted(front: Front) -> Wanted:
     listen = front.listen
-    return server.Listener(
+    return Wanted(
         tag=listen.address,
-        limits=_limits(front.default),
-        server_ctx=front,
         host=listen.host,
         port=listen.port,
         unix_path=listen.unix_path,
         unix_mode=0o600 if front.is_admin else 0o666,
         backlog=listen.backlog,
-        ssl_context=tls.context(front),
+        reuseport=getattr(listen, "reuseport", False),
     )
+
+
+def _listener(front: Front) -> Listener:
+    return Listener(_wanted(front), _limits(front.default), front, tls.context(front))
 
 
 def _limits(default: Server) -> relay.Limits:
@@ -127,37 +219,6 @@ def _limits(default: Server) -> relay.Limits:
         keepalive_timeout_s=default.keepalive_timeout_s,
         keepalive_requests=default.keepalive_requests,
     )
-
-
-def run(config: Config) -> int:
-    """Serves until a signal ends it; the exit status (0 ended, 1 failed, 3 cannot bind)."""
-    try:
-        open_error_log(config.error_log, config.error_level)
-        relay.body_budget.limit = config.body_buffer_total
-        relay.client_limit.limit = config.worker_connections
-        app = build(config)
-        for listener in app.listeners:
-            listener.bind()
-        if config.pid:
-            Path(config.pid).write_text(f"{os.getpid()}\n")
-    except server.ListenError as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        return CANNOT_BIND
-    except (OSError, ValueError) as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        return FAILED
-    drain = server.Drain(
-        delay_s=config.shutdown_delay_s,
-        timeout_s=config.shutdown_timeout_s,
-        announce=lambda: setattr(app.life, "draining", True),
-    )
-    log.log(NOTICE, "kvgate starts with `%s`, pid %d", config.file, os.getpid())
-    try:
-        return server.run(server.Server(app.asgi, app.pipeline, app.listeners, drain))
-    finally:
-        if config.pid:
-            Path(config.pid).unlink(missing_ok=True)
-        log.log(NOTICE, "kvgate ends, pid %d", os.getpid())
 
 
 def _loop_fault(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

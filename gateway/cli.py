@@ -111,8 +111,8 @@ def _with_configuration(options: argparse.Namespace) -> int:
         print(dump(loaded.sources))
     if only_test:
         return 0
-    run: Callable[..., int | None] = importlib.import_module("gateway.app").run
-    return run(loaded.config) or 0
+    run: Callable[..., int | None] = importlib.import_module("gateway.master").run
+    return run(loaded.config, lambda: read(_file(options), options.prefix, options.globals)) or 0
 
 
 def _file(options: argparse.Namespace) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ssl import SSLContext
 
 from gateway.conf.model import EngineLine, Upstream
-from gateway.ledger import Ledger
+from gateway.ledger import UNKNOWN, WELL, Key, Ledger
 from gateway.logs import NOTICE, log
 from gateway.marks import Marks
 from gateway.variables import compile_header
@@ -25,8 +25,8 @@ class Engine:
     """One vLLM server. `slot` is its handle in the ledger."""
 
     __slots__ = (
-        "address", "healthy", "host", "line", "marks", "place", "pools", "slot", "team",
-        "upstream", "why",
+        "address", "checked", "gone", "healthy", "host", "line", "marks", "opened", "past", "place",
+        "pools", "slot", "team", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -39,18 +39,51 @@ class Engine:
         self.slot = slot
         self.marks = Marks(line.max_fails, line.fail_timeout_s)
         self.healthy = True  # by active checks
+        self.checked = False  # whether one has decided that yet
+        self.gone = False  # a reload removed it; what runs there ends by itself
         self.why = ""  # what the last failed check said
         self.pools: list[Pool | None] = [None, None]  # http, https
+        self.past = (0, 0, 0)  # what closed pools had opened, reused, failed to open
+        self.opened = (0, 0, 0)  # the same over all pools, as last told to the shared memory
         self.team: Team
         self.place = 0  # in its team
 
     def state(self, now: float) -> str:
-        """One of: down, unhealthy, benched, up."""
+        """One of: down, draining, unhealthy, benched, up."""
         if self.line.down:
             return "down"
+        if self.line.drain:
+            return "draining"
         if not self.healthy:
             return "unhealthy"
         return "benched" if self.marks.benched and now <= self.marks.until else "up"
+
+    def counts(self) -> tuple[int, int, int]:
+        """Connections opened, requests sent on idle ones, connections that failed, ever."""
+        pools = [pool for pool in self.pools if pool is not None]
+        opened, reused, failed = self.past
+        return (
+            opened + sum(pool.opened for pool in pools),
+            reused + sum(pool.reused for pool in pools),
+            failed + sum(pool.connect_errors for pool in pools),
+        )
+
+    def connections(self) -> tuple[int, int]:
+        """Of this worker, now: idle, active."""
+        pools = [pool for pool in self.pools if pool is not None]
+        return sum(pool.idle for pool in pools), sum(pool.active for pool in pools)
+
+    def replace_pool(self, at: int, pool: Pool) -> None:
+        """A pool with other settings; the former one's connections end with their exchanges."""
+        former = self.pools[at]
+        if former is not None:
+            self.past = (
+                self.past[0] + former.opened,
+                self.past[1] + former.reused,
+                self.past[2] + former.connect_errors,
+            )
+            former.close()
+        self.pools[at] = pool
 
     def close(self) -> None:
         for pool in self.pools:
@@ -88,7 +121,8 @@ class Team:
         self.recheck = math.inf
         mask = bytearray(len(self.engines))
         for place, engine in enumerate(self.engines):
-            up = not engine.line.down and engine.healthy
+            line = engine.line
+            up = not line.down and not line.drain and not engine.gone and engine.healthy
             if up and engine.marks.benched and now <= engine.marks.until:
                 up = False
                 self.recheck = min(self.recheck, engine.marks.until)
@@ -105,9 +139,10 @@ class Team:
 class Group:
     """One upstream."""
 
-    __slots__ = ("by_address", "conf", "engines", "key", "name", "teams")
+    __slots__ = ("by_address", "conf", "engines", "key", "name", "successor", "teams")
 
     name: str
+    successor: Group | None
     teams: tuple[Team, ...]
 
     def __init__(
@@ -116,6 +151,9 @@ class Group:
         self.name = conf.name
         self.conf = conf
         self.engines = engines
+        self.successor = None  # the same upstream in the next configuration
+        if former is not None:
+            former.successor = self
         key = conf.balance.key
         self.key = None if key is None else compile_header(key)
         self.by_address = {engine.address: engine for engine in engines}
@@ -128,6 +166,13 @@ class Group:
         self.teams = tuple(teams)
         for team in teams:
             team.group = self
+
+    def latest(self) -> Group:
+        """This upstream as it is configured now: picks of older plans are made there."""
+        group = self
+        while group.successor is not None:
+            group = group.successor
+        return group
 
     def failed(self, engine: Engine, now: float, why: str) -> None:
         """A passive failure of an engine. A lone engine is never benched (nginx)."""
@@ -150,6 +195,7 @@ class Group:
     def set_health(self, engine: Engine, healthy: bool, why: str, now: float) -> None:
         """What active checks found."""
         engine.why = "" if healthy else why
+        engine.checked = True
         if engine.healthy == healthy:
             return
         engine.healthy = healthy
@@ -159,6 +205,17 @@ class Group:
         else:
             log.error("upstream `%s`: engine %s fails its health check: %s",
                       self.name, engine.address, why)  # fmt: skip
+
+    def hear_health(self, engine: Engine, word: int, now: float) -> None:
+        """What the monitor found, who has logged it."""
+        if word == UNKNOWN:
+            return
+        engine.checked = True
+        healthy = word == WELL
+        if engine.healthy != healthy:
+            engine.healthy = healthy
+            engine.why = "" if healthy else engine.why
+            engine.team.refresh(now)
 
 
 class EngineTable:
@@ -172,7 +229,10 @@ class EngineTable:
     def apply(
         self, upstreams: Iterable[Upstream], schemes: dict[str, set[str]], now: float
     ) -> None:
-        """`schemes`: upstream name -> the schemes its locations speak. Removed engines drain."""
+        """`schemes`: upstream name -> the schemes its locations speak. Removed engines drain: who
+        owns the ledger takes their handles back (`sweep`). Raises ValueError when there are too
+        many.
+        """
         former = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
         groups: dict[str, Group] = {}
         for conf in upstreams:
@@ -187,21 +247,42 @@ class EngineTable:
                 team.refresh(now)
         self.groups = groups
         for engine in former.values():
+            engine.gone = True
+            engine.team.refresh(now)
             engine.close()
-            self.ledger.remove(engine.slot)
+
+    @property
+    def present(self) -> set[Key]:
+        return {(e.upstream, e.address) for g in self.groups.values() for e in g.engines}
+
+    @property
+    def settled(self) -> bool:
+        """Whether every engine that is checked has been checked once."""
+        return all(
+            engine.checked or engine.line.down
+            for group in self.groups.values()
+            if group.conf.health_check is not None
+            for engine in group.engines
+        )
 
     def _engine(self, conf: Upstream, line: EngineLine, former: Engine | None) -> Engine:
         if former is None:
-            return Engine(conf.name, line, self.ledger.add())
+            return Engine(conf.name, line, self.ledger.open(conf.name, line.address))
         former.line = line
+        if conf.health_check is None:
+            former.healthy, former.checked, former.why = True, False, ""
         former.marks.max_fails = line.max_fails
         former.marks.fail_timeout_s = line.fail_timeout_s
         return former
 
     def _open_pools(self, engine: Engine, conf: Upstream, schemes: set[str]) -> None:
+        wanted = conf.keepalive, conf.keepalive_timeout_s, conf.keepalive_requests
         for at, scheme in enumerate(("http", "https")):
-            if scheme in schemes and engine.pools[at] is None:
-                engine.pools[at] = Pool(
+            pool = engine.pools[at]
+            if scheme not in schemes:
+                continue
+            if pool is None or (pool.max_idle, pool.idle_s, pool.max_requests) != wanted:
+                made = Pool(
                     host=engine.line.host,
                     port=engine.line.port,
                     unix_path=engine.line.unix_path,
@@ -210,6 +291,7 @@ class EngineTable:
                     idle_s=conf.keepalive_timeout_s,
                     max_requests=conf.keepalive_requests,
                 )
+                engine.replace_pool(at, made)
 
     def close(self) -> None:
         for group in self.groups.values():

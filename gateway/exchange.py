@@ -82,6 +82,8 @@ class Exchange:
         ctx = self.ctx
         group = ctx.group
         assert group is not None
+        if group.successor is not None:  # the plan is older than the engines
+            group = ctx.group = group.latest()
         key = b"" if group.key is None else group.key(ctx)
         return pick(group, key, self._tried, now, getrandbits(64), ctx.pinned)
 

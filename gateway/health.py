@@ -8,6 +8,7 @@ check decides by itself, later ones by `fails` and `passes` in a row.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.engines import Engine, EngineTable, Group
 
 Key = tuple[str, str]
+Tell = Callable[["Group", "Engine", bool, str], None]
 
 
 @dataclass(slots=True)
@@ -41,9 +43,14 @@ class Streak:
 
 
 class Health:
-    def __init__(self, table: EngineTable, control: ControlPlane) -> None:
+    """`tell(group, engine, healthy, why)` hears every verdict: the monitor passes it on."""
+
+    def __init__(
+        self, table: EngineTable, control: ControlPlane, tell: Tell | None = None
+    ) -> None:
         self._table = table
         self._control = control
+        self._tell = tell
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._streaks: dict[Key, Streak] = {}
 
@@ -83,6 +90,8 @@ class Health:
             verdict = self._streaks[key].add(passed, check)
             if verdict is not None:
                 group.set_health(engine, verdict, why, monotonic())
+                if self._tell is not None:
+                    self._tell(group, engine, verdict, why)
             # A little jitter keeps the checks of many gateways and engines apart.
             await asyncio.sleep(check.interval_s * uniform(0.9, 1.1))
 

@@ -70,6 +70,13 @@ def open_error_log(path: str, level: str) -> None:
     log.propagate = False
 
 
+def check_log(path: str) -> None:
+    """Raises OSError where a log cannot be opened."""
+    fd = _open("stderr" if path == "" else path)
+    if fd > 2:
+        os.close(fd)
+
+
 class Sink:
     """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
 
@@ -153,6 +160,13 @@ class Writer:
             self._queue.put((None, b""))
             self._thread.join(timeout_s)
             self._thread = None
+
+    def discard(self) -> None:
+        """Closes the files of a writer that never wrote."""
+        for sink in self.sinks.values():
+            if sink.fd > 2:
+                os.close(sink.fd)
+        self.sinks.clear()
 
     @property
     def dropped(self) -> int:

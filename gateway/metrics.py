@@ -6,9 +6,8 @@ the number of series is bounded by the configuration; nothing per request goes t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -18,12 +17,10 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.stats import OUTCOMES
+from gateway.status import shared_state
 
 if TYPE_CHECKING:
-    from gateway.admit import Gatehouse
-    from gateway.engines import Engine, EngineTable
-    from gateway.logs import Writer
-    from gateway.responses import ResponseMap
+    from gateway.engines import EngineTable
     from gateway.stats import Statistics
 
 
@@ -103,11 +100,11 @@ STRIPPED = Declared(
     (),
     "fields and headers removed that a stranger must not set",
 )
-ACTIVE = Declared("kvgate_requests_active", "gauge", (), "requests being served by this worker")
+ACTIVE = Declared("kvgate_requests_active", "gauge", (), "requests being served")
 IN_FLIGHT = Declared("kvgate_engine_in_flight", "gauge", ENGINE, "requests at the engine")
 UP = Declared(
     "kvgate_engine_state", "gauge", (*ENGINE, "state"),
-    "1 for the engine's present state: up, benched, unhealthy or down",
+    "1 for the engine's present state: up, benched, unhealthy, draining or down",
 )  # fmt: skip
 FAILS = Declared("kvgate_engine_marks", "gauge", ENGINE, "passive failure marks of the engine")
 POOL = Declared(
@@ -135,7 +132,7 @@ RESPONSES = Declared(
 INFO = Declared("kvgate_info", "gauge", ("version",), "always 1")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Declared))
-STATES = ("up", "benched", "unhealthy", "down")
+STATES = ("up", "benched", "unhealthy", "draining", "down")
 _FAMILIES = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
@@ -145,23 +142,22 @@ _HISTOGRAMS = ((DURATION, "e2el"), (TTFT, "ttft"), (TPOT, "tpot"), (ITL, "itl"))
 
 
 class KvgateCollector(Collector):
-    """Fills every declared metric at the time of a scrape."""
+    """Fills every declared metric at the time of a scrape. `say` puts this worker's own numbers
+    into the shared ones first.
+    """
 
     def __init__(
         self,
         stats: Statistics,
         table: EngineTable,
-        gatehouse: Gatehouse,
-        writer: Writer,
-        responses: ResponseMap,
+        say: Callable[[], None],
     ) -> None:
         self._stats = stats
         self._table = table
-        self._gatehouse = gatehouse
-        self._writer = writer
-        self._responses = responses
+        self._say = say
 
     def collect(self) -> Iterator[Metric]:
+        self._say()
         families = {m.name: _FAMILIES[m.kind](m.name, m.help, labels=m.labels) for m in ALL}
         self._series(families)
         self._engines(families)
@@ -191,16 +187,21 @@ class KvgateCollector(Collector):
                 families[metric.name].add_metric(names, buckets, total)  # type: ignore[attr-defined]
 
     def _engines(self, families: dict[str, Metric]) -> None:
-        now = monotonic()
+        ledger = self._table.ledger
         for group in self._table.groups.values():
             for engine in group.engines:
                 labels = (group.name, engine.address)
-                _add(families, IN_FLIGHT, labels, self._table.ledger.in_flight(engine.slot))
-                _add(families, FAILS, labels, engine.marks.fails)
-                state = engine.state(now)
+                gauges, counts = ledger.core.said(engine.slot)
+                idle, active, fails, benched = gauges
+                _add(families, IN_FLIGHT, labels, ledger.in_flight(engine.slot))
+                _add(families, FAILS, labels, fails)
+                state = shared_state(engine, benched)
                 for each in STATES:
                     _add(families, UP, (*labels, each), int(each == state))
-                _pools(families, labels, engine)
+                _add(families, POOL, (*labels, "idle"), idle)
+                _add(families, POOL, (*labels, "active"), active)
+                for metric, count in zip((OPENED, REUSED, CONNECT_ERRORS), counts, strict=True):
+                    _add(families, metric, labels, count)
 
     def _plain(self, families: dict[str, Metric]) -> None:
         for code, count in self._stats.counts("refused").items():
@@ -209,9 +210,9 @@ class KvgateCollector(Collector):
             _add(families, RETRIES, (reason,), count)
         _add(families, REPLAYS, (), self._stats.count("unsent_reuse"))
         _add(families, STRIPPED, (), self._stats.count("stripped"))
-        _add(families, ACTIVE, (), self._gatehouse.active)
-        _add(families, LOG_DROPPED, (), self._writer.dropped)
-        _add(families, RESPONSES, (), len(self._responses))
+        _add(families, ACTIVE, (), self._stats.count("active"))
+        _add(families, LOG_DROPPED, (), self._stats.count("log_dropped"))
+        _add(families, RESPONSES, (), self._stats.count("responses"))
         _add(families, INFO, (__version__,), 1)
 
 
@@ -219,15 +220,6 @@ def _add(
     families: dict[str, Metric], metric: Declared, labels: tuple[str, ...], value: float
 ) -> None:
     families[metric.name].add_metric(labels, value)  # type: ignore[attr-defined]
-
-
-def _pools(families: dict[str, Metric], labels: tuple[str, ...], engine: Engine) -> None:
-    pools = [pool for pool in engine.pools if pool is not None]
-    _add(families, POOL, (*labels, "idle"), sum(pool.idle for pool in pools))
-    _add(families, POOL, (*labels, "active"), sum(pool.active for pool in pools))
-    _add(families, OPENED, labels, sum(pool.opened for pool in pools))
-    _add(families, REUSED, labels, sum(pool.reused for pool in pools))
-    _add(families, CONNECT_ERRORS, labels, sum(pool.connect_errors for pool in pools))
 
 
 def _buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:

@@ -8,7 +8,8 @@ model's card with `id` the alias and `root` the model.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.exchange import Exchange
 
 Card = dict[str, Any]  # what an engine says of a model; its fields are the engine's business
+Tell = Callable[[str, list[Card]], None]
 
 FETCH_TIMEOUT_S = 5.0
 REFRESH_S = 30.0  # in the background
@@ -34,8 +36,13 @@ LIST = b"/v1/models"
 
 
 class Models:
-    def __init__(self, table: EngineTable, control: ControlPlane) -> None:
+    """`tell(upstream, cards)` hears what this process fetched and did not know yet."""
+
+    def __init__(
+        self, table: EngineTable, control: ControlPlane, tell: Tell | None = None
+    ) -> None:
         self.catalogs: tuple[Catalog, ...] = ()
+        self._tell = tell
         self._table = table
         self._control = control
         self._cards: dict[str, list[Card]] = {}
@@ -43,6 +50,7 @@ class Models:
         self._lacking: dict[str, tuple[str, ...]] = {}  # declared, but not served
         self._running: dict[str, asyncio.Task[None]] = {}
         self._background: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
 
     # ---- the endpoint ----
 
@@ -118,11 +126,29 @@ class Models:
                 continue
             cards = parse(body) if status == 200 else None
             if cards is not None:
-                self._cards[group.name] = cards
-                self._compare(group, engine, [card["id"] for card in cards])
-                for catalog in self.catalogs:
-                    catalog.learn(group, [card["id"] for card in cards])
+                new = self._cards.get(group.name) != cards
+                self.hear(group.name, cards)
+                if new:
+                    self._compare(group, engine, [card["id"] for card in cards])
+                if new and self._tell is not None:
+                    self._tell(group.name, cards)
                 return
+
+    def hear(self, upstream: str, cards: list[Card]) -> None:
+        """Takes what an engine of an upstream listed, here or in another process."""
+        group = self._table.groups.get(upstream)
+        if group is not None:
+            self._cards[upstream] = cards
+            for catalog in self.catalogs:
+                catalog.learn(group, [card["id"] for card in cards])
+
+    def adopt(self, catalogs: tuple[Catalog, ...]) -> None:
+        """The catalogs of a new configuration; what is known goes into them."""
+        self.catalogs = catalogs
+        for name in self._cards.keys() - self._table.groups.keys():
+            del self._cards[name]
+        for upstream, cards in list(self._cards.items()):
+            self.hear(upstream, cards)
 
     def _compare(self, group: Group, engine: Engine, served: list[str]) -> None:
         """Says once, and again when it changes, that an engine lacks what its upstream declares."""
@@ -140,6 +166,10 @@ class Models:
         """Begins the background refresh."""
         self._background = asyncio.get_running_loop().create_task(self._refresh())
 
+    def refresh(self) -> None:
+        """Asks again now: the upstreams have changed."""
+        self._wake.set()
+
     async def _refresh(self) -> None:
         while True:
             for name in self._cards.keys() - self._table.groups.keys():
@@ -148,7 +178,9 @@ class Models:
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception):
                     log.error("fetching models: %s: %s", type(result).__name__, result)
-            await asyncio.sleep(REFRESH_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), REFRESH_S)
+            self._wake.clear()
 
     async def close(self) -> None:
         tasks = [task for task in (self._background, *self._running.values()) if task is not None]

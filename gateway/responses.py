@@ -2,7 +2,7 @@
 engine.
 
 Invariant: bounded in number and age; an id that is not known here goes to any engine, which then
-says so itself. The map is this worker's own.
+says so itself. Each worker has a map of its own, and tells the others what it puts there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 100_000  # ids
 KEPT_S = 3600.0
+UNTOLD_MAX = 10_000  # between two turns of the worker's timer
 PREFIX = b"/v1/responses/"
 ID_PREFIX = b"resp_"
 
@@ -22,18 +23,32 @@ ID_PREFIX = b"resp_"
 class ResponseMap:
     """id → (upstream, address), least recently used out first."""
 
-    __slots__ = ("_kept", "_kept_max", "_kept_s")
+    __slots__ = ("_kept", "_kept_max", "_kept_s", "_new", "_telling")
 
     def __init__(self, kept_max: int = KEPT_MAX, kept_s: float = KEPT_S) -> None:
         self._kept: OrderedDict[bytes, tuple[str, str, float]] = OrderedDict()
+        self._new: list[tuple[bytes, str, str]] = []  # not yet told
+        self._telling = False
         self._kept_max = kept_max
         self._kept_s = kept_s
 
     def put(self, response_id: bytes, engine: Engine, now: float) -> None:
-        self._kept[response_id] = (engine.upstream, engine.address, now)
+        self.hear(response_id, engine.upstream, engine.address, now)
+        if self._telling and len(self._new) < UNTOLD_MAX:
+            self._new.append((response_id, engine.upstream, engine.address))
+
+    def hear(self, response_id: bytes, upstream: str, address: str, now: float) -> None:
+        """What this worker or another has learnt."""
+        self._kept[response_id] = (upstream, address, now)
         self._kept.move_to_end(response_id)
         if len(self._kept) > self._kept_max:
             self._kept.popitem(last=False)
+
+    def untold(self) -> list[tuple[bytes, str, str]]:
+        """What was put since the last call, for the other workers; from the first call on."""
+        self._telling = True
+        new, self._new = self._new, []
+        return new
 
     def find(self, response_id: bytes, table: EngineTable, now: float) -> Engine | None:
         """The engine that made it, or None where that is not known (any more)."""

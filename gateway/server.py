@@ -10,109 +10,52 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import socket
 import ssl
-import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 import uvloop
 
+from gateway.acceptor import TLS_FAREWELL_S, Acceptor
+from gateway.sockets import Wanted
 from native import relay
 
-TLS_FAREWELL_S = 1.0
 POLL_S = 0.05  # how often a drain looks whether it is over
-
-
-class ListenError(OSError):
-    """A listening socket could not be had. The message names the address and the reason."""
+# Connections may idle for so long in a drain: a client that uses one is told with the head of its
+# reply that it was the last, rather than cut off while it asks.
+FAREWELL_S = 1.0
 
 
 @dataclass(slots=True)
 class Listener:
-    """One listening socket. `limits` and `server_ctx` are read by the relay and the pipeline."""
+    """One listening address of this process. `limits` and `server_ctx` are read by the relay and
+    the pipeline at every request, so that a reload swaps them here.
+    """
 
-    tag: str  # the address as the configuration writes it
+    wanted: Wanted
     limits: relay.Limits
     server_ctx: object
-    host: str = ""
-    port: int = 0
-    unix_path: str = ""
-    unix_mode: int = 0o666  # 0o600 where admin locations are served
-    backlog: int = 2048
     ssl_context: ssl.SSLContext | None = None
     sock: socket.socket | None = None
 
+    @property
+    def tag(self) -> str:
+        """The address as the configuration writes it."""
+        return self.wanted.tag
+
+    @property
+    def unix_path(self) -> str:
+        return self.wanted.unix_path
+
     def bind(self) -> socket.socket:
-        """Opens the socket; raises ListenError."""
-        try:
-            self.sock = self._bind_unix() if self.unix_path else self._bind_tcp()
-        except OSError as exc:
-            reason = os.strerror(exc.errno) if exc.errno else str(exc)
-            raise ListenError(f"cannot listen on {self.tag}: {reason}") from exc
+        """Opens the socket where the master has not; raises ListenError."""
+        self.sock = self.wanted.open()
         return self.sock
-
-    def _bind_tcp(self) -> socket.socket:
-        host = self.host.strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((host, self.port))
-            sock.listen(self.backlog)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
-        return sock
-
-    def _bind_unix(self) -> socket.socket:
-        _remove_stale(self.unix_path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The mode is set before the first connection can come: listen() follows.
-        old = os.umask(0o777 & ~self.unix_mode)
-        try:
-            sock.bind(self.unix_path)
-            sock.listen(self.backlog)
-        except OSError:
-            sock.close()
-            raise
-        finally:
-            os.umask(old)
-        sock.setblocking(False)
-        return sock
-
-    def close(self) -> None:
-        """Closes the socket and removes a unix socket's file."""
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
-            if self.unix_path:
-                with contextlib.suppress(OSError):
-                    os.unlink(self.unix_path)
-
-
-def _remove_stale(path: str) -> None:
-    """A socket file that nobody listens on is left over from a crash; a live one is an error."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise FileExistsError(17, "the file exists and is not a socket", path)
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise OSError(98, "another process listens on it", path)
 
 
 @dataclass(slots=True)
@@ -127,7 +70,7 @@ class Drain:
 class Server(uvicorn.Server):
     """One worker. TERM and INT stop at once, QUIT drains; a second signal ends a drain."""
 
-    def __init__(self, app: Any, gate: object, listeners: Sequence[Listener], drain: Drain) -> None:
+    def __init__(self, app: Any, gate: object, listeners: Iterable[Listener], drain: Drain) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -142,46 +85,74 @@ class Server(uvicorn.Server):
             )
         )
         self.gate = gate
-        self.listeners = listeners
+        self.listeners = list(listeners)
         self.drain = drain
         self.connections: set[relay.Client] = set()
         self.graceful = False
-        self.servers: list[asyncio.AbstractServer] = []  # type: ignore[assignment]
+        self.began: Callable[[], None] = lambda: None  # called once it accepts connections
+        self.listening: dict[int, asyncio.AbstractServer | Acceptor] = {}  # by id of the listener
+        # By how many clients this worker is ahead of the least busy other one; None: it is alone.
+        self.ahead: Callable[[], int] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise SystemExit(1)
-        loop = asyncio.get_running_loop()
         for listener in self.listeners:
-            factory = relay.serve_protocol(
-                self.gate, self.config.loaded_app, listener, self.connections
-            )
-            sock = listener.sock or listener.bind()
-            create = loop.create_unix_server if listener.unix_path else loop.create_server
-            self.servers.append(
-                await create(
-                    factory,
-                    sock=sock,
-                    ssl=listener.ssl_context,
-                    # A client's farewell is not waited for as long as its handshake.
-                    ssl_shutdown_timeout=TLS_FAREWELL_S if listener.ssl_context else None,
-                    backlog=listener.backlog,
-                )
-            )
+            await self.listen(listener)
         self.started = True
+        self.began()
+
+    async def listen(self, listener: Listener) -> None:
+        """Begins to accept at an address; again, where it does already: with the TLS context that
+        the listener has now. Nothing is refused in between.
+        """
+        loop = asyncio.get_running_loop()
+        factory = relay.serve_protocol(
+            self.gate, self.config.loaded_app, listener, self.connections
+        )
+        # The event loop closes the socket that it is given; ours stays for the next time.
+        sock = (listener.sock or listener.bind()).dup()
+        made: asyncio.AbstractServer | Acceptor
+        if self.ahead is not None and not listener.wanted.reuseport:
+            made = Acceptor(sock, factory, listener.ssl_context, self.ahead)
+        else:
+            create = loop.create_unix_server if listener.unix_path else loop.create_server
+            made = await create(
+                factory,
+                sock=sock,
+                ssl=listener.ssl_context,
+                # A client's farewell is not waited for as long as its handshake.
+                ssl_shutdown_timeout=TLS_FAREWELL_S if listener.ssl_context else None,
+                backlog=listener.wanted.backlog,
+            )
+        former = self.listening.pop(id(listener), None)
+        self.listening[id(listener)] = made
+        if former is not None:
+            former.close()
+
+    def forget(self, listener: Listener) -> None:
+        """Accepts no more at an address; its connections close after what runs on them."""
+        self.listening.pop(id(listener)).close()
+        if listener.sock is not None:
+            listener.sock.close()
+            listener.sock = None
+        for connection in list(self.connections):
+            if connection.listener is listener:
+                connection.farewell(FAREWELL_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.drain.announce()
         if self.graceful and self.drain.delay_s:
             await self._until(lambda: self.force_exit, self.drain.delay_s)
-        for server in self.servers:
+        for server in self.listening.values():
             server.close()
         for listener in self.listeners:
-            listener.close()
+            if listener.sock is not None:
+                listener.sock.close()
         if self.graceful:
             for connection in list(self.connections):
-                connection.shutdown()
+                connection.farewell(FAREWELL_S)
             limit_s = self.drain.timeout_s or float("inf")
             await self._until(lambda: self.force_exit or not self.connections, limit_s)
         for connection in list(self.connections):
@@ -210,6 +181,12 @@ class Server(uvicorn.Server):
             self.force_exit = True
         self.graceful = number == signal.SIGQUIT and not self.should_exit
         self.should_exit = True
+
+    def leave(self) -> None:
+        """Drains without a word to balancers: another worker serves in the place of this one."""
+        if not self.should_exit:
+            self.drain.delay_s = 0.0
+            self.graceful = self.should_exit = True
 
 
 def raise_file_limit() -> int:

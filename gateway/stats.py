@@ -23,6 +23,9 @@ RETRY_REASONS = (
     "connect", "connect_timeout", "reset", "eof", "send_timeout",
     "first_byte_timeout", "bad_reply", "status",
 )  # fmt: skip
+# What each worker says of itself, once a second.
+SAID_COUNTS = ["log_dropped"]
+SAID_GAUGES = ("active", "responses", "connections")
 _OUTCOME = {code: at for at, code in enumerate(OUTCOMES)}
 _LANE = {lane: at for at, lane in enumerate(LANES)}
 
@@ -32,18 +35,32 @@ Names = tuple[str, str, str]
 class Statistics:
     """`series` are (server, location, upstream); upstream "" = none was chosen."""
 
-    def __init__(self, workers: int = 1, worker: int = 0) -> None:
+    def __init__(self, workers: int = 1, worker: int | None = 0) -> None:
+        """`worker` None: bound later, by `bind`."""
         self._stats = _core.Stats(workers, SERIES_MAX)
-        self._stats.bind(worker)
-        self.series: dict[Names, int] = {}
+        self.series: dict[Names, int] = {}  # told to workers by the master, as `Ledger.handles`
         codes = [cls.code for cls in errors.all_errors()]
         names = [f"refused/{code}" for code in codes]
         names += [f"retry/{reason}" for reason in RETRY_REASONS]
         names += ["stripped", "unsent_reuse"]
-        self._counters = _core.Counters(workers, names, [])
-        self._counters.bind(worker)
-        self._at = {name: at for at, name in enumerate(names)}
+        names += SAID_COUNTS
+        self._counters = _core.Counters(workers, names, list(SAID_GAUGES))
+        self._at = {name: at for at, name in enumerate((*names, *SAID_GAUGES))}
+        self._bound = False
         self.gap_bounds = _core.Stats.bounds("itl")
+        if worker is not None:
+            self.bind(worker)
+
+    def bind(self, worker: int) -> None:
+        """Makes this process the writer of a slot. Raises ValueError where it is taken."""
+        self._stats.bind(worker)
+        self._counters.bind(worker)
+        self._bound = True
+
+    def retire(self, worker: int) -> None:
+        """Takes back the gauges of a process that has ended."""
+        self._stats.retire(worker)
+        self._counters.retire(worker)
 
     def open(self, names: Names) -> int:
         """The handle of a series; the same names get the same one. Raises ValueError beyond
@@ -53,9 +70,11 @@ class Statistics:
             self.series[names] = self._stats.add_series()
         return self.series[names]
 
-    def gaps(self, series: int) -> memoryview:
-        """The histogram of gaps between chunks that the relay writes in place."""
-        return self._stats.itl_view(series)
+    def gaps(self, series: int) -> memoryview | None:
+        """The histogram of gaps between chunks that the relay writes in place; None in a process
+        that serves nothing.
+        """
+        return self._stats.itl_view(series) if self._bound else None
 
     # ---- counting ----
 
@@ -105,6 +124,14 @@ class Statistics:
     def replay(self) -> None:
         """An idle connection had been closed: the request goes out again on a fresh one."""
         self._counters.add(self._at["unsent_reuse"])
+
+    def say(self, name: str, value: int) -> None:
+        """This process's part of one of SAID_GAUGES."""
+        self._counters.set(self._at[name], value)
+
+    def add(self, name: str, count: int) -> None:
+        """Adds to one of SAID_COUNTS."""
+        self._counters.add(self._at[name], count)
 
     # ---- reading ----
 

@@ -7,17 +7,18 @@ whole gateway out of a load balancer: its requests get a 503 of their own.
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
+from gateway.orders import State
 
 if TYPE_CHECKING:
-    from gateway.admit import Gatehouse
     from gateway.engines import Engine, EngineTable
-    from gateway.health import Health
     from gateway.stats import Statistics
 
 Document = dict[str, Any]  # JSON
@@ -25,35 +26,30 @@ Document = dict[str, Any]  # JSON
 
 @dataclass(slots=True)
 class Life:
-    """Where this worker is in its life. `generation` counts configurations."""
+    """Where this worker is in its life, and what it was told of the whole gateway's."""
 
-    generation: int = 1
     draining: bool = False
     started: float = field(default_factory=monotonic)
+    listeners: tuple[str, ...] = ()
+    state: State = field(default_factory=State)
 
 
 class Status:
+    """`say` puts this worker's own numbers into the shared ones, which are what is shown."""
+
     def __init__(
-        self,
-        table: EngineTable,
-        health: Health,
-        gatehouse: Gatehouse,
-        stats: Statistics,
-        listeners: tuple[str, ...],
-        life: Life,
+        self, table: EngineTable, stats: Statistics, life: Life, say: Callable[[], None]
     ) -> None:
         self.life = life
         self._table = table
-        self._health = health
-        self._gatehouse = gatehouse
         self._stats = stats
-        self._listeners = listeners
+        self._say = say
 
     def unready(self, now: float) -> str:
         """Why no traffic should come here; "" when it should."""
         if self.life.draining:
             return "shutting down"
-        if not self._health.settled:
+        if not self._table.settled:
             return "engines have not been checked yet"
         groups = self._table.groups.values()
         if groups and not any(e.state(now) == "up" for g in groups for e in g.engines):
@@ -61,26 +57,25 @@ class Status:
         return ""
 
     def document(self, now: float) -> Document:
+        self._say()
         reason = self.unready(now)
+        state = self.life.state
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "generation": self.life.generation,
+            "master": state.master,
+            "generation": state.generation,
+            "loaded": state.loaded,
+            "reload_error": state.reload_error,
+            "reload_failed": state.reload_failed,
+            "processes": [asdict(process) for process in state.processes],
             "uptime_s": round(now - self.life.started, 3),
             "ready": not reason,
             "reason": reason,
             "draining": self.life.draining,
-            "requests_active": self._gatehouse.active,
-            "listeners": list(self._listeners),
-            "upstreams": {
-                group.name: {
-                    "models": list(group.conf.models),
-                    "aliases": dict(group.conf.aliases),
-                    "balance": group.conf.balance.method,
-                    "engines": [self._engine(engine, now) for engine in group.engines],
-                }
-                for group in self._table.groups.values()
-            },
+            "requests_active": self._stats.count("active"),
+            "listeners": list(self.life.listeners),
+            "upstreams": self._upstreams(),
             "counters": {
                 "refused": _present(self._stats.counts("refused")),
                 "retries": _present(self._stats.counts("retry")),
@@ -89,25 +84,49 @@ class Status:
             },
         }
 
-    def _engine(self, engine: Engine, now: float) -> Document:
-        pools = [pool for pool in engine.pools if pool is not None]
+    def upstreams(self) -> Document:
+        """What `/kvgate/upstreams` says."""
+        self._say()
+        return {"generation": self.life.state.generation, "upstreams": self._upstreams()}
+
+    def _upstreams(self) -> Document:
+        return {
+            group.name: {
+                "models": list(group.conf.models),
+                "aliases": dict(group.conf.aliases),
+                "balance": group.conf.balance.method,
+                "engines": [self._engine(engine) for engine in group.engines],
+            }
+            for group in self._table.groups.values()
+        }
+
+    def _engine(self, engine: Engine) -> Document:
+        """Sums over workers: the same whichever answers, at most a second old for the others."""
+        ledger = self._table.ledger
+        (idle, active, fails, benched), (opened, reused, failed) = ledger.core.said(engine.slot)
         return {
             "address": engine.address,
-            "state": engine.state(now),
+            "state": shared_state(engine, benched),
             "why": engine.why,
-            "in_flight": self._table.ledger.in_flight(engine.slot),
+            "in_flight": ledger.in_flight(engine.slot),
             "weight": engine.line.weight,
             "backup": engine.line.backup,
             "role": engine.line.role,
-            "fails": engine.marks.fails,
+            "fails": fails,
             "pool": {
-                "idle": sum(pool.idle for pool in pools),
-                "active": sum(pool.active for pool in pools),
-                "opened": sum(pool.opened for pool in pools),
-                "reused": sum(pool.reused for pool in pools),
-                "connect_errors": sum(pool.connect_errors for pool in pools),
+                "idle": idle,
+                "active": active,
+                "opened": opened,
+                "reused": reused,
+                "connect_errors": failed,
             },
         }
+
+
+def shared_state(engine: Engine, benched: int) -> str:
+    """As `Engine.state`, over all workers: benched where any worker benches it."""
+    state = engine.state(math.inf)
+    return "benched" if state == "up" and benched else state
 
 
 def _present(counts: dict[str, int]) -> dict[str, int]:

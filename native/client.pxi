@@ -106,7 +106,7 @@ cdef class Client(Reader):
         if self.state == S_BUSY or self.state == S_STREAM:
             self.deadline = 0
         elif self.state == S_HEAD:
-            self.deadline = now_s() + self.limits.keepalive_timeout_s
+            self.deadline = now_s() + self.idle_s()
             self._resume_reading()
             if self.pending and not self.processing:
                 data = self.pending
@@ -202,6 +202,13 @@ cdef class Client(Reader):
         if self.state == S_HEAD:
             self.shut(False)
 
+    def farewell(self, double idle_s):
+        """The next head that goes out says close, and a connection that idles for so long is closed: a
+        client that is about to ask, or was not told yet, is not cut off."""
+        self.farewell_s = idle_s
+        if self.state == S_HEAD and not self.pending:
+            self.deadline = now_s() + idle_s
+
     @property
     def busy(self):
         """A request is being read or answered."""
@@ -224,11 +231,15 @@ cdef class Client(Reader):
         return self.request is request and (self.state == S_BUSY or self.state == S_STREAM)
 
     cdef bytes connection_line(self, Request request):
-        if not request.keep_alive or self.closing_ or (
+        if not request.keep_alive or self.closing_ or self.farewell_s or (
                 self.limits.keepalive_requests and self.requests >= self.limits.keepalive_requests):
             self.closing_ = True
             return b"connection: close\r\n"
         return b"connection: keep-alive\r\n" if request.version == 10 else b""
+
+    cdef double idle_s(self):
+        """How long it may idle."""
+        return self.farewell_s or self.limits.keepalive_timeout_s
 
     cdef write(self, bytes data):
         self.put(data)
@@ -247,7 +258,7 @@ cdef class Client(Reader):
             self._end(keep)
             return
         self.state = S_HEAD
-        self.deadline = now_s() + (self.limits.header_timeout_s if self.pending else self.limits.keepalive_timeout_s)
+        self.deadline = now_s() + (self.limits.header_timeout_s if self.pending else self.idle_s())
         self._resume_reading()
         if self.pending and not self.processing and not self.write_paused:
             data = self.pending

@@ -36,6 +36,7 @@ cdef class Reader(Sink):
     cdef Request request
     cdef bint read_paused
     cdef bint closing_
+    cdef double farewell_s        # 0 = none; else the next head says close, and idling ends after so long
     cdef bint processing
 
     cdef answer(self, Request request, int status, headers, bytes body, bint close):

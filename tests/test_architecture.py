@@ -29,22 +29,28 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     ("__init__", "conf", "errors", "paths", "forms", "ids", "detached"),
-    ("logs", "marks", "ledger", "server"),
+    ("logs", "marks", "ledger", "channel"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables",),
-    ("engines", "catalog"),
-    ("plan", "health", "models", "metrics", "status", "tls"),
+    ("variables", "orders", "memory", "reload", "upstreams", "acceptor", "identity"),
+    ("engines", "catalog", "sockets", "handover", "link"),
+    ("plan", "health", "models", "metrics", "status", "tls", "pulse", "server"),
     ("fronts",),
     PHASES,
     ("exchange",),
     ("pipeline",),
     ("api",),
     ("app",),
+    ("worker", "change"),
+    ("monitor", "children"),
+    ("master",),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
 # Decisions take plain data and the time as arguments.
-PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults")
+PURE = (
+    "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults",
+    "reload", "upstreams",
+)  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
 

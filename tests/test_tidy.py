@@ -28,7 +28,7 @@ LONG_LINES: dict[str, str] = {}
 # Programs that talk to a person or a pipe.
 PRINTERS: dict[str, str] = {
     "gateway/cli.py": "the command line",
-    "gateway/app.py": "says on stderr why it does not start, before there is a log",
+    "gateway/master.py": "says on stderr why it does not start, before there is a log",
     "gateway/demo.py": "a program for people",
     "gateway/demo_chat.py": "a program for people",
     "gateway/conf/reference.py": "writes the generated pages",
@@ -37,6 +37,10 @@ PRINTERS: dict[str, str] = {
 CATCH_ALL: dict[str, str] = {
     "gateway/exchange.py": "callbacks of the relay: a fault ends the request, not the connection",
     "gateway/health.py": "the loop of a check",
+    "gateway/children.py": "the outermost frame of a newborn process",
+    "gateway/handover.py": "a process that did not become the new program must end",
+    "gateway/monitor.py": "the outermost frame of a process",
+    "gateway/worker.py": "a configuration it cannot take: the master replaces it",
     "gateway/record.py": "a fault in a log or count must not reach the request",
 }
 

@@ -10,14 +10,13 @@ DIRECTIVES = (
     Directive(
         "worker_processes",
         ("main",),
-        (Arg("number", "int", 1, 1, choices=("auto",)),),
+        (Arg("number", "int", 1, 64, choices=("auto",)),),
         default="1",
         reload="restart",
-        doc="How many worker processes serve requests.",
-        note="This version runs one worker; `auto` means one. One worker holds thousands of "
-        "streams, since "
-        "a token costs it no Python.",
-        wrong="A number above 1 is refused rather than ignored.",
+        doc="How many worker processes serve requests; `auto`: one per CPU, at most 64.",
+        note="Workers share the listening sockets; limits hold over all of them. One worker holds "
+        "thousands of streams, since a token costs it no Python.",
+        wrong="More than there are CPUs: they only take turns.",
         example="worker_processes auto;",
         see=("worker_connections",),
     ),

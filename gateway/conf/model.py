@@ -56,6 +56,7 @@ class EngineLine:
     max_conns: int = 0  # 0 = no limit
     backup: bool = False
     down: bool = False
+    drain: bool = False  # set at run time: no new requests, those that only it can answer apart
     role: str = "both"  # prefill | decode | both
     events: str = ""  # ZMQ endpoint of its KV events, "" = ask the engine
     place: Place | None = None

@@ -45,7 +45,7 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         file=file,
         servers=servers,
         upstreams=names.upstreams,
-        worker_processes=1,
+        worker_processes=_workers(main),
         worker_connections=_worker_connections(root, setting.report),
         shutdown_timeout_s=main.value("worker_shutdown_timeout"),
         shutdown_delay_s=main.value("shutdown_delay"),
@@ -56,6 +56,11 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         prefix=setting.prefix,
         warnings=setting.report.warnings(),
     )
+
+
+def _workers(main: Scope) -> int:
+    value = main.value("worker_processes")
+    return min(len(os.sched_getaffinity(0)), 64) if value == "auto" else int(value)
 
 
 def _names(http: Node, setting: Setting) -> Names:

@@ -7,20 +7,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::{self, get_f64, set_f64, Fault, Shared};
+use crate::shared::{self, get_f64, Fault, Shared};
 use crate::slots::{self, Handle};
 
 /// Failure times kept per (worker, engine): the most failures one worker can report for a window.
 pub const FAILURES_KEPT: usize = 64;
 
 /// Words of the record behind an engine's counts.
-const DISPATCHED: usize = 0;
-const FAILED: usize = 1;
-const CONSECUTIVE: usize = 2;
-const LAST_FAILURE: usize = 3;
-const LAST_SUCCESS: usize = 4;
+pub(crate) const DISPATCHED: usize = 0;
+pub(crate) const FAILED: usize = 1;
+pub(crate) const CONSECUTIVE: usize = 2;
+pub(crate) const LAST_FAILURE: usize = 3;
+pub(crate) const LAST_SUCCESS: usize = 4;
 const GENERATION: usize = 5;
-const RING: usize = 8;
+/// Words that `board.rs` keeps.
+pub(crate) const SAID: usize = 6;
+pub(crate) const RING: usize = 16;
 const RECORD: usize = RING + FAILURES_KEPT;
 
 /// Spare words of a worker's line.
@@ -52,6 +54,7 @@ struct Plan {
     engines: usize,
     states: usize,
     cleared: usize,
+    health: usize,
     inflight: usize,
     prefill: usize,
     blocks: usize,
@@ -64,12 +67,14 @@ impl Plan {
     fn new(workers: usize, engines: usize) -> Self {
         let stride = engines.next_multiple_of(8);
         let plane = stride * workers;
-        let inflight = 2 * stride;
+        // One line more than engines: its first cell counts changes of health.
+        let inflight = 3 * stride + 8;
         let records = inflight + 3 * plane;
         Self {
             engines,
             states: 0,
             cleared: stride,
+            health: 2 * stride,
             inflight,
             prefill: inflight + plane,
             blocks: inflight + 2 * plane,
@@ -117,7 +122,7 @@ impl Ledger {
         self.shared.cell(plane + row * self.plan.stride + engine.slot)
     }
 
-    fn record(&self, row: usize, slot: usize, word: usize) -> &AtomicU64 {
+    pub(crate) fn record(&self, row: usize, slot: usize, word: usize) -> &AtomicU64 {
         let index = (row * self.plan.engines + slot) * RECORD + word;
         self.shared.cell(self.plan.records + index)
     }
@@ -144,8 +149,22 @@ impl Ledger {
         true
     }
 
+    /// An engine's word of health, and behind the last engine's the count of changes.
+    pub(crate) fn health_cell(&self, slot: usize) -> &AtomicU64 {
+        self.shared.cell(self.plan.health + slot)
+    }
+
+    /// When an engine's failures were last pardoned.
+    pub(crate) fn pardon_cell(&self, slot: usize) -> &AtomicU64 {
+        self.shared.cell(self.plan.cleared + slot)
+    }
+
+    pub(crate) fn health_changes(&self) -> &AtomicU64 {
+        self.health_cell(self.plan.stride)
+    }
+
     /// Runs `write` on the bound row if it may write for this engine.
-    fn write(&self, engine: Handle, write: impl FnOnce(usize)) -> Result<bool, Fault> {
+    pub(crate) fn write(&self, engine: Handle, write: impl FnOnce(usize)) -> Result<bool, Fault> {
         match self.shared.row()? {
             Some(row) if self.enter(row, engine) => {
                 write(row);
@@ -221,48 +240,7 @@ impl Ledger {
         }
     }
 
-    pub fn mark_failure(&self, engine: Handle, now_s: f64) -> Result<bool, Fault> {
-        self.write(engine, |row| {
-            let failed = self.record(row, engine.slot, FAILED);
-            let at = RING + failed.load(Ordering::Relaxed) as usize % FAILURES_KEPT;
-            // A cell of zero bits means that nothing was written there.
-            set_f64(self.record(row, engine.slot, at), now_s.max(f64::MIN_POSITIVE));
-            shared::add(failed, 1);
-            shared::add(self.record(row, engine.slot, CONSECUTIVE), 1);
-            set_f64(self.record(row, engine.slot, LAST_FAILURE), now_s);
-        })
-    }
-
-    pub fn mark_success(&self, engine: Handle, now_s: f64) -> Result<bool, Fault> {
-        self.write(engine, |row| {
-            self.record(row, engine.slot, CONSECUTIVE).store(0, Ordering::Relaxed);
-            set_f64(self.record(row, engine.slot, LAST_SUCCESS), now_s);
-        })
-    }
-
-    /// Forgets the marks made until `now_s`, of all workers: the engine has proved well again.
-    pub fn clear_failures(&self, engine: Handle, now_s: f64) {
-        if self.engine_at(engine.slot) == Some(engine) {
-            set_f64(self.shared.cell(self.plan.cleared + engine.slot), now_s);
-        }
-    }
-
-    /// Failures in the last `window_s`, all workers. A worker reports `FAILURES_KEPT` at most.
-    pub fn failures(&self, engine: Handle, now_s: f64, window_s: f64) -> u64 {
-        let since =
-            (now_s - window_s).max(get_f64(self.shared.cell(self.plan.cleared + engine.slot)));
-        let mut count = 0;
-        for row in self.rows_of(engine) {
-            let kept = self.record(row, engine.slot, FAILED).load(Ordering::Relaxed);
-            for at in 0..(kept as usize).min(FAILURES_KEPT) {
-                let time = get_f64(self.record(row, engine.slot, RING + at));
-                count += u64::from(time > since && time <= now_s.max(f64::MIN_POSITIVE));
-            }
-        }
-        count
-    }
-
-    fn rows_of(&self, engine: Handle) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn rows_of(&self, engine: Handle) -> impl Iterator<Item = usize> + '_ {
         (0..self.shared.rows()).filter(move |&row| self.is_of(row, engine))
     }
 
@@ -300,6 +278,7 @@ impl Ledger {
     pub fn retire(&self, worker: usize) -> Result<bool, String> {
         let taken = self.shared.retire(worker)?;
         if taken {
+            self.forget_clients(worker);
             for slot in 0..self.plan.engines {
                 let here = Handle { slot, generation: 0 };
                 let cell = self.hot(self.plan.inflight, worker, here);
@@ -307,6 +286,7 @@ impl Ledger {
                 self.hot(self.plan.prefill, worker, here).store(0, Ordering::Relaxed);
                 self.hot(self.plan.blocks, worker, here).store(0, Ordering::Relaxed);
                 self.record(worker, slot, CONSECUTIVE).store(0, Ordering::Relaxed);
+                self.forget_gauges(worker, slot);
             }
         }
         Ok(taken)
@@ -379,22 +359,5 @@ mod tests {
             b.totals(new),
             EngineTotals { inflight: 1, dispatched: 1, ..Default::default() }
         );
-    }
-
-    #[test]
-    fn failures_are_those_of_the_window_since_the_last_pardon() {
-        let (a, b, engine) = pair();
-        for t in 0..200 {
-            a.mark_failure(engine, f64::from(t)).unwrap();
-        }
-        b.mark_failure(engine, 198.5).unwrap();
-        assert_eq!(b.failures(engine, 199.0, 1.0), 2);
-        assert_eq!(b.failures(engine, 199.0, 10.0), 11);
-        assert_eq!(b.failures(engine, 199.0, 1e9), FAILURES_KEPT as u64 + 1);
-        a.mark_success(engine, 200.0).unwrap();
-        assert_eq!((a.totals(engine).consecutive, a.totals(engine).failed), (1, 201));
-        b.clear_failures(engine, 198.5);
-        assert_eq!(a.failures(engine, 199.0, 10.0), 1);
-        assert_eq!(a.failures(engine, 300.0, 10.0), 0);
     }
 }

@@ -1,12 +1,14 @@
 //! `native._core`: the export list, nothing more.
 #![deny(warnings)]
 
+pub mod board;
 pub mod counters;
 pub mod fields;
 pub mod hash;
 pub mod histogram;
 pub mod json;
 pub mod ledger;
+pub mod marks;
 pub mod pick;
 pub mod scan;
 pub mod shared;

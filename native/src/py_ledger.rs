@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use crate::board::{Said, COUNTS, GAUGES};
 use crate::ledger::{self, EngineTotals, Work};
 use crate::py_shared::value_error;
 use crate::slots::Handle;
@@ -168,6 +169,47 @@ impl Ledger {
 
     fn load(&self, engine: u64) -> PyResult<EngineLoad> {
         Ok(self.core.totals(self.handle(engine)?).into())
+    }
+
+    /// Says how an engine is: 0 = not known, else the caller's word. False: it was removed.
+    fn set_health(&self, engine: u64, word: u32) -> PyResult<bool> {
+        Ok(self.core.set_health(self.handle(engine)?, word))
+    }
+
+    fn health(&self, engine: u64) -> PyResult<u32> {
+        Ok(self.core.health(self.handle(engine)?))
+    }
+
+    /// How often the health of any engine has changed: a reader that saw this number saw it all.
+    fn health_version(&self) -> u64 {
+        self.core.health_version()
+    }
+
+    /// Says how many clients this worker holds; None: it accepts no more.
+    fn say_clients(&self, clients: Option<u64>) -> PyResult<()> {
+        Ok(self.core.say_clients(clients)?)
+    }
+
+    /// The fewest clients that any other worker which accepts holds; None: there is no other.
+    fn fewest_clients(&self) -> PyResult<Option<u64>> {
+        Ok(self.core.fewest_clients()?)
+    }
+
+    /// What this worker has at an engine: `gauges` (idle, active, marks, benched) replace the former ones,
+    /// `counts` (opened, reused, connect_errors since the last time) are added.
+    fn say(
+        &self,
+        engine: u64,
+        gauges: [u64; GAUGES.len()],
+        counts: [u64; COUNTS.len()],
+    ) -> PyResult<bool> {
+        Ok(self.core.say(self.handle(engine)?, &Said { gauges, counts })?)
+    }
+
+    /// The same, summed over workers.
+    fn said(&self, engine: u64) -> PyResult<([u64; GAUGES.len()], [u64; COUNTS.len()])> {
+        let said = self.core.said(self.handle(engine)?);
+        Ok((said.gauges, said.counts))
     }
 
     /// Releases ignored so far: (one too many, of an engine that was removed).

@@ -28,6 +28,7 @@ def test_pid_file_lives_as_long_as_the_process(tmp_path: Path) -> None:
     pid = tmp_path / "kvgate.pid"
     gateway = started(tmp_path, conf(port, f"pid {pid};"), port)
     try:
+        waiting.until(pid.exists, "the pid file")
         assert int(pid.read_text()) == gateway.process.pid
         gateway.signal(signal.SIGQUIT)
         assert gateway.wait_exit() == 0

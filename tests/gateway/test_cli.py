@@ -159,9 +159,9 @@ def test_companions_get_the_rest(
 def test_configuration_runs(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     file.write_text(PASS)
     seen = []
-    fake = types.ModuleType("gateway.app")
-    fake.run = seen.append  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.app", fake)
+    fake = types.ModuleType("gateway.master")
+    fake.run = lambda config, reread: seen.append(config)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gateway.master", fake)
     assert run("-c", str(file)) == 0
     assert seen[0].file == str(file)
 

@@ -7,12 +7,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import metrics, reference
-from gateway.admit import Gatehouse
 from gateway.conf.model import EngineLine, Upstream
 from gateway.engines import EngineTable
 from gateway.ledger import Ledger
-from gateway.logs import Writer
-from gateway.responses import ResponseMap
 from gateway.stats import OUTCOMES, Statistics
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -37,7 +34,7 @@ def scrape() -> tuple[str, Statistics]:
     stats.request(ctx)  # type: ignore[arg-type]
     stats.retry("connect")
     stats.retry("503")
-    collector = metrics.KvgateCollector(stats, table, Gatehouse(9), Writer(), ResponseMap())
+    collector = metrics.KvgateCollector(stats, table, lambda: None)
     return generate_latest(metrics.registry(collector)).decode(), stats
 
 

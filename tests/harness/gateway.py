@@ -40,7 +40,10 @@ class NoStart(AssertionError):
 class Gateway:
     """One running gateway. `admin`: path of the unix socket that answers /kvgate/*."""
 
-    def __init__(self, config: str, folder: Path, *, admin: str = "") -> None:
+    def __init__(
+        self, config: str, folder: Path, *, admin: str = "", detached: bool = False
+    ) -> None:
+        """`detached`: in a session of its own, without a terminal."""
         self.folder = folder
         self.admin = admin
         self.log_file = folder / "gateway.log"
@@ -57,6 +60,7 @@ class Gateway:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
+            start_new_session=detached,
         )
 
     # ---- life
@@ -82,6 +86,11 @@ class Gateway:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def signal_tree(self, number: signal.Signals) -> None:
+        """To the process and all its descendants."""
+        for pid in self.pids():
+            os.kill(pid, number)
 
     def wait_exit(self, timeout_s: float = 10.0) -> int:
         return self.process.wait(timeout_s)

@@ -197,8 +197,7 @@ def test_pooled_connection_closed_under_a_request_is_replaced(
     client = stage.client(lane)
     assert client.ask(BODY).status == 200
     pooled = stage.engine.seen[0].peer
-    process = stage.gateway.process
-    process.send_signal(signal.SIGSTOP)
+    stage.gateway.signal_tree(signal.SIGSTOP)
     try:
         if order == "request_first":
             client.send(request_bytes(BODY))
@@ -206,7 +205,7 @@ def test_pooled_connection_closed_under_a_request_is_replaced(
         if order == "close_first":
             client.send(request_bytes(BODY))
     finally:
-        process.send_signal(signal.SIGCONT)
+        stage.gateway.signal_tree(signal.SIGCONT)
     assert client.reply().status == 200
     assert bodies(stage) == 2
 

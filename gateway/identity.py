@@ -1,0 +1,68 @@
+"""Who the workers run as: user, group, limits, environment; and whose the log files are.
+
+Invariant: everything that only root may do (listening, reading keys, making files) is done before,
+or by the master.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import resource
+from collections.abc import Iterable, Iterator
+
+from gateway.conf.model import Config, Location
+
+
+def become(config: Config) -> None:
+    """Takes on what the configuration names. Raises OSError, KeyError."""
+    for name, value in getattr(config, "env", ()):
+        os.environ[name] = value
+    user = getattr(config, "user", "")
+    entry = pwd.getpwnam(user) if user and os.geteuid() == 0 else None
+    if entry is not None:
+        group = getattr(config, "group", "")
+        number = _group(group) if group else entry.pw_gid
+        os.initgroups(user, number)
+        os.setgid(number)
+    # Behind the last file that is opened here, before the right to raise it is gone.
+    limit = getattr(config, "rlimit_nofile", 0)
+    if limit:
+        if os.geteuid() != 0:
+            limit = min(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    if entry is not None:
+        os.setuid(entry.pw_uid)
+
+
+def entrust_logs(config: Config) -> None:
+    """Makes the log files and gives them to the workers' user, who must open them again after a
+    rotation. Raises OSError.
+    """
+    user = getattr(config, "user", "")
+    if not user or os.geteuid() != 0:
+        return
+    uid = pwd.getpwnam(user).pw_uid
+    for path in {config.error_log, *_logs(config)} - {"", "stderr", "stdout"}:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.fchown(fd, uid, -1)
+        finally:
+            os.close(fd)
+
+
+def _logs(config: Config) -> Iterator[str]:
+    for server in config.servers:
+        for location in _all(server.locations):
+            yield from (log.path for log in location.access_logs)
+
+
+def _all(locations: Iterable[Location]) -> Iterator[Location]:
+    for location in locations:
+        yield location
+        yield from _all(getattr(location, "locations", ()))
+
+
+def _group(group: str) -> int:
+    return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid

@@ -1,0 +1,111 @@
+"""The monitor process: asks engines how they are and what they serve, for all workers.
+
+Invariants: it is the one writer of the health words in shared memory; workers go on with what they
+know while it is away; it serves nothing and has no listening socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from time import monotonic
+from typing import Any
+
+import uvloop
+
+from gateway import fronts
+from gateway.engines import Engine, EngineTable, Group
+from gateway.health import Health
+from gateway.identity import become
+from gateway.ledger import ILL, WELL
+from gateway.link import Link
+from gateway.logs import log, open_error_log
+from gateway.models import Models
+from gateway.orders import Apply, Leave, Reopen
+from gateway.upstream import ControlPlane, tls_context
+from gateway.worker import FOR_THE_LOOP, Post
+
+BEAT_S = 0.5
+
+
+class Monitor:
+    def __init__(self, post: Post) -> None:
+        self._config = post.config
+        self._memory = post.memory
+        self._core = post.memory.ledger.core
+        tls = tls_context()
+        self._table = EngineTable(post.memory.ledger, tls)
+        self._control = ControlPlane(tls)
+        self._health = Health(self._table, self._control, self._tell_health)
+        self._models = Models(self._table, self._control, self._tell_models)
+        self._link = Link(post.channel, self._obey, self._end)
+        self._over = asyncio.Event()
+
+    def _take(self) -> None:
+        conf = self._config
+        self._table.apply(conf.upstreams.values(), fronts.schemes(conf), monotonic())
+        self._health.sync()
+
+    async def live(self) -> None:
+        """Until a signal, or the master's end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGUSR1, self._reopen)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_LOOP)
+        self._link.start()
+        self._take()
+        self._models.start()
+        self._link.tell({"ready": True})
+        while not self._over.is_set():
+            self._core.beat(monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), BEAT_S)
+        await self._health.close()
+        await self._models.close()
+        await self._control.close()
+
+    def _end(self) -> None:
+        self._over.set()
+
+    def _obey(self, order: Any) -> None:
+        match order:
+            case Apply():
+                self._config = order.config
+                self._memory.ledger.handles = dict(order.engines)
+                open_error_log(order.config.error_log, order.config.error_level)
+                self._take()
+                self._models.refresh()
+                self._link.tell({"applied": order.generation})
+            case Reopen():
+                self._reopen()
+            case Leave():
+                self._end()
+
+    def _reopen(self) -> None:
+        open_error_log(self._config.error_log, self._config.error_level)
+
+    def _tell_health(self, group: Group, engine: Engine, healthy: bool, why: str) -> None:
+        self._core.set_health(engine.slot, WELL if healthy else ILL)
+        self._link.tell({"health": {"upstream": group.name, "address": engine.address, "why": why}})
+
+    def _tell_models(self, upstream: str, cards: list[dict[str, Any]]) -> None:
+        self._link.tell({"models": {"upstream": upstream, "cards": cards}})
+
+
+def run(post: Post) -> int:
+    """The whole life of the monitor; its exit status."""
+    post.memory.ledger.core.bind(post.slot)
+    become(post.config)
+
+    async def live() -> None:
+        await Monitor(post).live()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(live())
+    except Exception:  # the outermost loop: said before it ends, and it is started again
+        log.exception("the monitor failed")
+        return 1
+    return 0

@@ -1,0 +1,142 @@
+"""HUP: another configuration in place, what runs keeps running, a bad file changes nothing."""
+
+from __future__ import annotations
+
+import signal
+
+from harness import scripts, waiting
+from harness.client import prompt, request_bytes
+from harness.upstream import Engine
+
+
+def test_streams_and_counts_survive(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1)
+    (engine,) = one.engines
+    reply = engine.script = scripts.Stepwise(scripts.event("one"), scripts.event("two"))
+    client = one.client()
+    client.send(request_bytes(prompt(True)))
+    reply.step()
+    client.head()
+    client.chunks_until(b"one")
+    pids = one.processes()
+    one.server_args[engine.address] = "weight=3"
+    assert one.reload() == 2
+    assert one.in_flight() == 1 and one.engine_rows()[engine.address]["weight"] == 3
+    reply.step(2)
+    client.chunks_until(b"two")
+    assert client.chunk() == b""
+    waiting.until(lambda: one.in_flight() == 0, "nothing in flight")
+    engine.script = scripts.says()
+    client.ask(prompt())  # the same connection serves on
+    assert one.processes() == pids
+    assert "weight 1 -> 3" in one.gateway.log()
+
+
+def test_engines_come_and_go(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=2)
+    first, second = one.engines
+    held = scripts.Stepwise(scripts.event("one"), scripts.event("two"))
+    first.script = second.script = held
+    client = one.client()
+    client.send(request_bytes(prompt(True)))
+    held.step()
+    client.head()
+    client.chunks_until(b"one")
+    busy, idle = (first, second) if first.seen else (second, first)
+    third = Engine()
+    one.engines = [idle, third]
+    third.script = idle.script = scripts.says()
+    one.reload()
+    asked = len(busy.seen)
+    for _ in range(10):
+        assert one.ask(prompt()).status == 200
+    assert len(busy.seen) == asked and third.seen and idle.seen
+    held.step(2)  # the removed engine's stream is finished
+    client.chunks_until(b"two")
+    assert client.chunk() == b""
+    one.engines.append(busy)
+    busy.script = scripts.says()
+    one.reload()
+    assert one.in_flight() == 0
+    for _ in range(12):
+        one.ask(prompt())
+    assert len(busy.seen) > asked
+
+
+def test_listeners_come_and_go(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1)
+    keeper = one.client()
+    assert keeper.ask(prompt()).status == 200
+    one.more = (
+        f"server {{ listen 127.0.0.1:{one.port2}; location / {{ proxy_pass http://main; }} }}"
+    )
+    one.reload()
+    for _ in range(10):
+        assert one.ask(prompt(), one.port2).status == 200
+    other = one.client(one.port2)
+    assert other.ask(prompt()).status == 200
+    one.more = ""
+    one.reload()
+    assert other.ends_within(2)
+    waiting.until(lambda: refused(one, one.port2), "the removed listener to be closed", 3)
+    assert keeper.ask(prompt()).status == 200
+
+
+def test_a_bad_include_changes_nothing_and_says_where(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1)
+    bad = "# fine\nserver { listen 1; lokation / { return 404; } }\n"
+    (one.folder / "more.inc").write_text(bad)
+    one.more = "include more.inc;"
+    one.write()
+    one.gateway.signal(signal.SIGHUP)
+    waiting.until(lambda: one.status()["reload_error"], "the refusal", 5)
+    status = one.status()
+    assert status["generation"] == 1 and status["reload_failed"] > status["loaded"] - 1
+    place = 'more.inc:2:20: error: unknown directive "lokation"'
+    for text in (status["reload_error"], one.gateway.log()):
+        assert place in text and f"included from {one.folder}/kvgate.conf:2" in text
+    assert one.ask(prompt()).status == 200
+    one.more = ""
+    assert one.reload() == 2
+    assert one.status()["reload_error"] == ""
+
+
+def test_an_address_that_is_taken_changes_nothing(tree) -> None:  # type: ignore[no-untyped-def]
+    one, other = tree(engines=1), tree(engines=1)
+    one.more = f"server {{ listen 127.0.0.1:{other.port}; return 404; }}"
+    one.write()
+    one.gateway.signal(signal.SIGHUP)
+    waiting.until(lambda: "cannot listen" in one.status()["reload_error"], "the refusal", 5)
+    assert one.generation == 1 and one.ask(prompt()).status == 200
+
+
+def test_more_and_fewer_workers(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1, workers=1)
+    first = one.processes()
+    one.workers = 3
+    one.reload()
+    assert set(first) < set(one.wait_workers(3))
+    one.workers = 1
+    one.reload()
+    assert one.wait_workers(1) == first
+    assert one.ask(prompt()).status == 200
+
+
+def test_a_second_reload_waits_for_the_first(tree) -> None:  # type: ignore[no-untyped-def]
+    one = tree(engines=1)
+    for _ in range(20):
+        one.gateway.signal(signal.SIGHUP)
+    one.server_args[one.engines[0].address] = "weight=7"
+    one.write()
+    one.gateway.signal(signal.SIGHUP)
+    waiting.until(
+        lambda: one.engine_rows()[one.engines[0].address]["weight"] == 7, "the last one", 10
+    )
+
+
+def refused(one, port: int) -> bool:  # type: ignore[no-untyped-def]
+    try:
+        one.client(port).close()
+    except ConnectionRefusedError:
+        return True
+    return False
