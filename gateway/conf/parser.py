@@ -179,7 +179,7 @@ class _Run:
         if not self.surplus or name.quoted or not grammar.knows(name.text):
             return
         block = self._has_block()
-        if grammar.allows(name.text, frame.context, block):
+        if grammar.allows(name.text, frame.context, block) and not self._looks_outer(name):
             return
         if self.surplus > 0:
             self._close_missing(name, block)
@@ -192,6 +192,13 @@ class _Run:
                 self.surplus += 1
                 frame.closed = None
                 self.frames.append(_Frame(statement.name.text, statement.block, statement.name))
+
+    def _looks_outer(self, name: Token) -> bool:
+        """Whether a block that may stand in one of its own kind was written beside it."""
+        opener = self.frames[-1].opener
+        if self.surplus <= 0 or opener is None or opener.text != name.text:
+            return False
+        return name.line > opener.line and name.place.column <= opener.place.column
 
     def _has_block(self) -> bool:
         """Whether the statement that begins here is one with a block."""

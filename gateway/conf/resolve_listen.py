@@ -6,10 +6,12 @@ import ipaddress
 import re
 
 from gateway.conf import units
-from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Listen, Server
-from gateway.conf.patterns import compile_regex
+from gateway.conf.node import Node
+from gateway.conf.patterns import captures, compile_regex
+from gateway.conf.resolve_parts import check_captures
+from gateway.conf.setting import Setting
 
 DEFAULT_BACKLOG = 2048
 _WILDCARD = re.compile(
@@ -49,6 +51,7 @@ def _listen(node: Node, report: Report) -> Listen | None:
         ssl=node.get("ssl", False),
         default_server=node.get("default_server", False),
         backlog=node.get("backlog", DEFAULT_BACKLOG),
+        reuseport=node.get("reuseport", False),
         place=node.place,
     )
 
@@ -61,7 +64,10 @@ def _address(text: str) -> units.Address:
     return units.address(text)
 
 
-def names(server: Node, report: Report) -> tuple[str, ...]:
+def names(server: Node, setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names, and the variables that their regexes set."""
+    report = setting.report
+    captured: list[str] = []
     found: list[str] = []
     for node in server.all("server_name"):
         for token in node.words:
@@ -70,7 +76,10 @@ def names(server: Node, report: Report) -> tuple[str, ...]:
                 report.warn(token, f"server name {quoted(name)} is repeated")
             elif _name_is_good(name, token.text, report, node, len(found)):
                 found.append(name)
-    return () if found == [""] else tuple(found)  # no name and the empty name are one
+                if name.startswith("~"):
+                    captured += check_captures(captures(name[1:]), token, setting)
+    # No name and the empty name are one.
+    return () if found == [""] else tuple(found), tuple(dict.fromkeys(captured))
 
 
 def _name_is_good(name: str, written: str, report: Report, node: Node, index: int) -> bool:

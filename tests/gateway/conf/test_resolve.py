@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 from pathlib import Path
@@ -169,7 +170,8 @@ def test_main_settings(tmp_path: Path) -> None:
         "http { client_body_buffers_total 1g; server { listen 1; return 404; } }",
         prefix=str(tmp_path),
     )
-    assert (config.worker_processes, config.worker_connections) == (1, 100)
+    assert config.worker_processes == min(len(os.sched_getaffinity(0)), 64)
+    assert config.worker_connections == 100
     assert (config.shutdown_timeout_s, config.shutdown_delay_s) == (300.0, 1.0)
     assert config.body_buffer_total == 1 << 30
     assert (config.error_log, config.error_level) == (f"{tmp_path}/logs/e.log", "warn")
