@@ -17,11 +17,12 @@ DIRECTIVES = (
         repeat=True,
         doc="Makes a variable whose value depends on another text: `KEY VALUE;` lines.",
         note="Keys are exact texts of any case, `~regex` or `~*regex` (any case), and `default` "
-        "for the rest. With `hostnames;`, `*.example.org`, `.example.org` and `api.*` are names "
-        "with wildcards. Exact keys are tried first, then the longest wildcard, then regexes in "
-        "file order. Values may hold variables, groups of the regex too. `include FILE;` reads lines "
-        "from a file. A key named like one of these words is written with a backslash. The value "
-        "is worked out when it is first used; `volatile;`: at each use.",
+        "for the rest. With `hostnames;`, `*.example.org`, `.example.org` and `api.*` are "
+        "names with wildcards. Exact keys are tried first, then the longest wildcard, then "
+        "regexes in file order. Values may hold variables, groups of the regex too. "
+        "`include FILE;` reads lines from a file. A key named like one of these words is "
+        "written with a backslash. The value is worked out when it is first used; "
+        "`volatile;`: at each use.",
         wrong="A map of a variable that has no value yet where the result is used: a warning says "
         "so.",
         example="map $http_x_tier $plan { default basic; gold premium; ~^team- shared; }",

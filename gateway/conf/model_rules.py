@@ -32,6 +32,7 @@ class Map:
     source: Template
     entries: tuple[MapEntry, ...]
     default: Template = EMPTY
+    hostnames: bool = False  # keys are host names: a final dot of the text does not count
     volatile: bool = False  # evaluated anew at each use; else once per request
     when: str = "request"  # from which moment on it has its value, as `variables.When`
     place: Place | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 from gateway.conf.check_args import bad_variable
 from gateway.conf.errors import Report, quoted
@@ -18,6 +19,7 @@ from gateway.conf.units import BadValue
 
 BY_MODEL = ("$upstream_by_model", "${upstream_by_model}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/.*)?|\$\{?upstream_by_model\}?")
+_BREAKING = re.compile(r"[\x00-\x20\x7f#]")
 _TARGET = re.compile(r"([^/?]*)(.*)", re.DOTALL)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 
@@ -122,10 +124,12 @@ def _is_address(target: str) -> bool:
 
 
 def split_target(text: str) -> tuple[str, str | None]:
-    """An evaluated `Proxy.target` -> (upstream's name, request target or None: as sent)."""
+    """An evaluated `Proxy.target` -> (upstream's name, request target or None: as sent).
+
+    What would end a target is escaped, where nginx sends a broken request line."""
     match = _TARGET.fullmatch(text)
     assert match is not None
-    rest = match[2]
+    rest = _BREAKING.sub(lambda m: quote(m[0], safe="", encoding="latin-1"), match[2])
     return match[1], None if not rest else f"/{rest}" if rest.startswith("?") else rest
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.conf import variables
 from gateway.conf.check_args import bad_variable
 from gateway.conf.errors import quoted
@@ -77,6 +79,7 @@ def _map(node: Node, setting: Setting) -> Map:
         source=node.get("source"),
         entries=tuple(entries),
         default=default or Template(()),
+        hostnames="hostnames" in bare,
         volatile="volatile" in bare,
         place=node.place,
     )
@@ -158,10 +161,7 @@ def _with_moments(
 
     for name in found:
         setting.known.own[name] = moment(name, ())
-    return {
-        name: Map(m.name, m.source, m.entries, m.default, m.volatile, moments[name], m.place)
-        for name, m in found.items()
-    }
+    return {name: replace(entry, when=moments[name]) for name, entry in found.items()}
 
 
 def _reads(entry: Map) -> tuple[str, ...]:
