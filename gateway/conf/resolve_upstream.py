@@ -77,7 +77,7 @@ def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, 
     seen: dict[tuple[str, int, str], Node] = {}
     failed = node.has("server") and not node.all("server")
     for line in node.all("server"):
-        engine = _engine(line, report)
+        engine = resolve_engine(line, report)
         if engine is None:
             failed = True
             continue
@@ -108,7 +108,7 @@ def _check_engines(node: Node, engines: list[EngineLine], report: Report) -> Non
         report.error(node.name, f"no server of upstream {name} can decode", hint)
 
 
-def _engine(line: Node, report: Report) -> EngineLine | None:
+def resolve_engine(line: Node, report: Report) -> EngineLine | None:
     token = line.token("address")
     try:
         address = units.address(_without_scheme(token.text))
