@@ -164,7 +164,8 @@ def test_bad_file_and_file_without_admin(tmp_path: Path, capfd: pytest.CaptureFi
     ],
 )
 def test_listener_of_a_file(listen: str, url: str) -> None:
-    text = "http { server { listen %s; admin_token x; location /a { return 404; location /a/b { admin; } } } }"
+    inner = "location /a { return 404; location /a/b { admin; } }"
+    text = f"http {{ server {{ listen %s; admin_token x; {inner} }} }}"
     admin = find_admin(load_text(text % listen))
     assert (admin.unix_path, admin.url, admin.token) == ("", url, "x")
 
