@@ -8,6 +8,7 @@ One call of the admin listener, `POST /kvgate/upstreams/NAME/servers` with a JSO
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -190,8 +191,6 @@ def _call(admin: Admin, name: str, body: dict[str, Any]) -> str:
 
 def _message(status: int, text: str) -> str:
     """The message of an error in OpenAI's shape; the status where it has none."""
-    import json
-
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):

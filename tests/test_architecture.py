@@ -30,7 +30,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 RANKS = (
     ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "server"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables",),
+    ("variables", "maps", "access"),
     ("engines", "catalog"),
     ("plan", "health", "models", "metrics", "status", "tls"),
     ("fronts",),
@@ -39,11 +39,15 @@ RANKS = (
     ("pipeline",),
     ("api",),
     ("app",),
+    ("cli_signal", "cli_upstream"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
 # Decisions take plain data and the time as arguments.
-PURE = ("route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults")
+PURE = (
+    "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
+    "relay_faults",
+)  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
 
@@ -167,4 +171,4 @@ def test_httpx_stays_off_the_data_path() -> None:
         for path in (ROOT / "gateway").glob("*.py")
         if any(within(module, "httpx") for module, _ in imports(path))
     ]
-    assert set(users) <= {"upstream.py", "demo.py", "demo_chat.py"}
+    assert set(users) <= {"upstream.py", "cli_upstream.py", "demo.py", "demo_chat.py"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,12 @@ from gateway.conf.model import (
     LimitReq,
     Location,
     MapEntry,
-    PolicyHeader,
     Proxy,
-    ProxyTls,
     Return,
     Template,
     Var,
 )
-from gateway.conf.policies import POLICIES, full_name, read
 from gateway.conf.resolve_proxy import split_target
-from gateway.conf.units import BadValue
 
 
 def http(body: str, **options: Any) -> Config:
@@ -205,62 +200,6 @@ def test_limits() -> None:
     assert (location().limits.conn_status, location().limits.req_status) == (429, 429)
 
 
-def test_policy_headers() -> None:
-    found = location(
-        "policy_header X-KVGate-Session;",
-        "trusted_from 10.0.0.0/8 unix:;"
-        "policy_header x-kvgate-policy allow=kv,least; policy_header X-KVGate-TTFT-SLO max=10s;"
-        "policy_header X-KVGate-Engine; policy_header X-KVGate-Priority min=-5 max=5;"
-        "policy_header_alias X-Route X-KVGate-Policy; policy_header_alias X-Way X-KVGate-Policy;",
-    )
-    policy, ttft, engine, priority = found.policy_headers
-    assert policy == PolicyHeader("X-KVGate-Policy", "enum", ("kv", "least"))
-    assert (ttft.kind, ttft.low, ttft.high) == ("duration", 0.001, 10.0)
-    assert engine.trusted and not policy.trusted
-    assert (priority.low, priority.high) == (-5, 5)
-    assert found.policy_aliases == (("x-route", "X-KVGate-Policy"), ("x-way", "X-KVGate-Policy"))
-    assert found.trusted_from == ("10.0.0.0/8", "unix:")
-    assert location().policy_headers == ()
-
-
-@pytest.mark.parametrize(
-    ("header", "value", "expected"),
-    [
-        (PolicyHeader("P", "enum", ("kv", "least")), "kv", "kv"),
-        (PolicyHeader("P", "enum", ("kv", "least")), "hash", "one of kv, least"),
-        (PolicyHeader("P", "token"), "abc", "abc"),
-        (PolicyHeader("P", "token"), "a b", "1 to 256 visible characters"),
-        (PolicyHeader("P", "token"), "x" * 257, "1 to 256 visible characters"),
-        (PolicyHeader("P", "duration", low=0.1, high=10), "250ms", 0.25),
-        (PolicyHeader("P", "duration", low=0.1, high=10), "2", 2.0),
-        (PolicyHeader("P", "duration", low=0.1, high=10), "50ms", "at least 100ms"),
-        (PolicyHeader("P", "duration", low=0.1, high=10), "11s", "at most 10s"),
-        (PolicyHeader("P", "duration", low=0.1, high=10), "soon", "a time such as"),
-        (PolicyHeader("P", "integer", low=-5, high=5), "-5", -5),
-        (PolicyHeader("P", "integer", low=-5, high=5), "6", "at most 5"),
-        (PolicyHeader("P", "integer", low=-5, high=5), "1.0", "a whole number"),
-        (PolicyHeader("P", "number", low=0, high=1.5), "0.25", 0.25),
-        (PolicyHeader("P", "number", low=0, high=1.5), "1.6", "at most 1.5"),
-        (PolicyHeader("P", "number", low=0, high=1.5), "nan", "a number such as"),
-    ],
-)
-def test_policy_value(header: PolicyHeader, value: str, expected: str | float) -> None:
-    if isinstance(expected, str) and value != expected:
-        with pytest.raises(BadValue) as error:
-            read(header, value)
-        assert error.value.expected.startswith(expected)
-    else:
-        assert read(header, value) == expected
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=full_name)
-def test_policy_header_without_attributes_takes_the_whole_range(policy: Any) -> None:
-    lines = f"trusted_from 10.0.0.1; policy_header {full_name(policy)};"
-    (found,) = location(lines).policy_headers
-    assert (found.kind, found.allow) == (policy.kind, policy.words)
-    assert (found.low, found.high, found.trusted) == (policy.low, policy.high, policy.trusted)
-
-
 def test_access_log_parameters() -> None:
     (log,) = location("access_log stdout json if=$arg_log buffer=64k flush=5s;").access_logs
     assert (log.condition, log.buffer, log.flush_s) == (text(Var("arg_log")), 65536, 5.0)
@@ -288,44 +227,6 @@ def test_process_settings(tmp_path: Path) -> None:
     assert (config.env, config.user) == ((("A", "b=c"),), "root")
     assert config.group
     assert (config.error_log, config.error_level) == (f"{tmp_path}/logs/b.log", "crit")
-
-
-def certificate(folder: Path, name: str, kind: str) -> None:
-    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    options = ["-newkey", "rsa:2048"] if kind == "rsa" else options
-    subprocess.run(
-        ["openssl", "req", "-x509", *options, "-nodes", "-keyout", folder / f"{name}.key",
-         "-out", folder / f"{name}.pem", "-subj", f"/CN={name}"],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
-
-
-def test_tls_of_both_sides(tmp_path: Path) -> None:
-    certificate(tmp_path, "ec", "ec")
-    certificate(tmp_path, "rsa", "rsa")
-    config = http(
-        "upstream u { server a:1; } ssl_protocols TLSv1.3; server { listen 1 ssl reuseport;"
-        "ssl_certificate ec.pem; ssl_certificate_key ec.key;"
-        "ssl_certificate rsa.pem; ssl_certificate_key rsa.key;"
-        "ssl_client_certificate ec.pem; ssl_verify_client optional; ssl_verify_depth 3;"
-        "proxy_ssl_verify on; proxy_ssl_trusted_certificate rsa.pem; proxy_ssl_name n.$host;"
-        "proxy_ssl_server_name on; proxy_ssl_certificate ec.pem; proxy_ssl_certificate_key ec.key;"
-        "proxy_ssl_verify_depth 2;"
-        "location / { proxy_pass https://u; } location /plain { proxy_pass http://u; } }",
-        name=str(tmp_path / "k.conf"),
-    )
-    server = config.servers[0]
-    pairs = tuple((str(tmp_path / f"{n}.pem"), str(tmp_path / f"{n}.key")) for n in ("ec", "rsa"))
-    assert server.ssl_certificates == pairs
-    assert (server.ssl_certificate, server.ssl_certificate_key) == pairs[0]
-    assert server.ssl_protocols == ("TLSv1.3",)
-    assert server.ssl_client_certificate == pairs[0][0]
-    assert (server.ssl_verify_client, server.ssl_verify_depth) == ("optional", 3)
-    assert server.listens[0].reuseport
-    assert server.locations[0].proxy_tls == ProxyTls(
-        True, 2, pairs[1][0], *pairs[0], text("n.", Var("host")), True
-    )
-    assert server.locations[1].proxy_tls == ProxyTls()
 
 
 def test_engine_from_outside_a_file() -> None:
