@@ -51,7 +51,10 @@ def resolve_locations(
             assert first.place is not None
             hint = f"first in {first.place.file}:{first.place.line}"
             message = f"duplicate location {quoted(location.pattern)}"
-            setting.report.error(child.name, message, hint)
+            if location.modifier in ("~", "~*"):
+                setting.report.warn(child.name, message, f"this one is never used; {hint}")
+            else:
+                setting.report.error(child.name, message, hint)
         found.append(location)
     return tuple(found)
 
