@@ -26,9 +26,9 @@ def _names(statements: Iterable[Statement]) -> Iterator[str]:
         name = statement.name.text
         if name == "set" and words:
             yield from _variable(words[0])
-        elif name == "map" and statement.block is not None:
-            yield from _variable(words[-1] if words else "")
-            for line in statement.block:
+        elif name == "map" and words:
+            yield from _variable(words[-1])
+            for line in statement.block or ():
                 yield from _groups(line.name.text)
         elif name in ("location", "server_name"):
             for word in words:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.conf.policies import POLICIES, Policy, full_name, shown
 from gateway.conf.spec import Arg, Directive, Param
 
 EVERYWHERE = ("http", "server", "location")
-
-
-def _one(policy: Policy) -> str:
-    words = f"`{full_name(policy)}`: {policy.doc}"
-    if policy.words:
-        words += f" ({', '.join(policy.words)})"
-    elif policy.attributes == ("min", "max") and policy.kind != "duration":
-        words += f" ({shown(policy.kind, policy.low)} to {shown(policy.kind, policy.high)})"
-    return f"{words}; {' and '.join(policy.attributes) or 'no attribute'}"
-
 
 DIRECTIVES = (
     Directive(
@@ -30,9 +19,11 @@ DIRECTIVES = (
         repeat=True,
         doc="Lets requests choose a policy by a header, within bounds.",
         note="A policy header that is not allowed is removed from the request and counted; one "
-        "that is allowed but has another word or lies outside the bounds is answered 400. "
-        "They are " + ". ".join(map(_one, POLICIES)) + ". Durations are written as here, `500ms` "
-        "or `2s`. One line in a block drops all from outside.",
+        "that is allowed but has another word or lies outside the bounds is answered 400. What "
+        "each may say, and which of `allow`, `min` and `max` it has, is in the table at the end. "
+        "Without them, all of it may be asked for. Words of `allow` have commas between; "
+        "durations are written as here, `500ms` or `2s`. One line in a block drops all from "
+        "outside.",
         wrong="X-KVGate-Priority for strangers without `min`: each one is first.",
         example="policy_header X-KVGate-TTFT-SLO min=100ms max=10s;",
         see=("policy_header_alias", "trusted_from", "expose_receipt"),

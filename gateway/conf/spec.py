@@ -178,6 +178,9 @@ class Table:
         directive = self._by_place.get((name, context))
         return directive is not None and directive.block
 
+    def free_behind(self, name: str) -> int | None:
+        return len(self._by_name[name][0].args) if name in self._free else None
+
     def begins(self, name: str, context: str) -> bool:
         # Short names of nginx ("ssl", "set") are as likely an argument on a line of its own.
         foreign = name in self.foreign and "_" in name and context not in self._free
