@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from gateway.conf.check_args import bad_variable
 from gateway.conf.errors import Report, quoted
-from gateway.conf.model import Proxy
+from gateway.conf.model import Proxy, Template, Var
 from gateway.conf.node import Node
 from gateway.conf.resolve_parts import misplaced_variables
 from gateway.conf.scope import Scope
@@ -90,9 +90,27 @@ def _variable(
         setting.report.error(token, message, f"write {scheme}://$upstream_by_model")
         return None
     if "$" in target:
+        _check_mapped(template, token, names, setting.report)
         return Proxy(scheme, "", None, template)
     declared = _declared(scheme, target, None, token, names, setting.report)
     return declared and Proxy(scheme, target, None, template)
+
+
+def _check_mapped(template: Template, at: Token, names: Names, report: Report) -> None:
+    """Where a map gives the name, what it gives is known here."""
+    first = template.parts[0]
+    source = names.maps.get(first.name) if isinstance(first, Var) else None
+    rest = template.parts[1] if len(template.parts) > 1 else ""
+    if source is None or names.upstreams_broken:
+        return
+    if isinstance(rest, Var) or (rest and rest[0] not in "/?"):
+        return  # the name is put together of several pieces
+    for value in (*(entry.value for entry in source.entries), source.default):
+        name = split_target(value.constant or "")[0]
+        if name and name not in names.upstreams:
+            guess = did_you_mean(name, names.upstreams)
+            message = f"{quoted('$' + source.name)} may be {quoted(name)}, which is no upstream"
+            report.warn(at, message + guess, "such a request is answered 502")
 
 
 def _declared(
