@@ -60,8 +60,10 @@ endif
 bench: venv  ## the proxies against each other; one JSON line per bench
 	$(BIN)/python tests/bench/relay.py --json -
 
-fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300
-	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz
+fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300 each
+	$(BIN)/python tests/fuzz/config.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/request_side.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/reply_side.py --seconds $(FUZZ_SECONDS)
 
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md
