@@ -21,6 +21,7 @@ from gateway.engines import EngineTable
 from gateway.fronts import Front
 from gateway.health import Health
 from gateway.ledger import Ledger
+from gateway.limits import Zones
 from gateway.logs import NOTICE, Writer, log, open_error_log
 from gateway.metrics import KvgateCollector, registry
 from gateway.models import Models
@@ -50,6 +51,7 @@ class App:
     control: ControlPlane
     writer: Writer
     life: Life
+    zones: Zones
 
     async def start(self) -> None:
         """Background work; needs a running loop."""
@@ -75,8 +77,8 @@ def build(config: Config) -> App:
     upstream_tls = tls_context()
     table = EngineTable(Ledger(), upstream_tls)
     table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
-    stats, writer, life = Statistics(), Writer(), Life()
-    compiled = fronts.build(config, table, stats, writer)
+    stats, writer, life, zones = Statistics(), Writer(), Life(), Zones()
+    compiled = fronts.build(config, table, stats, writer, zones)
     control = ControlPlane(upstream_tls)
     health, models = Health(table, control), Models(table, control)
     models.catalogs = compiled.catalogs
@@ -99,7 +101,9 @@ def build(config: Config) -> App:
 
     asgi = api.build(pipeline, status, registry(collector), lifespan)
     asgi.listener = listeners[0] if listeners else None
-    app = App(config, pipeline, asgi, listeners, table, health, models, control, writer, life)
+    app = App(
+        config, pipeline, asgi, listeners, table, health, models, control, writer, life, zones
+    )
     return app
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from ssl import SSLContext
 
+from gateway import values
 from gateway.conf.model import EngineLine, Upstream
 from gateway.ledger import Ledger
 from gateway.logs import NOTICE, log
@@ -20,13 +21,15 @@ from gateway.variables import compile_header
 from native._core import EngineSet, HashRing, RoundRobin
 from native.relay import Pool
 
+TLS_POOLS_MAX = 64  # kinds of TLS connections to one engine
+
 
 class Engine:
     """One vLLM server. `slot` is its handle in the ledger."""
 
     __slots__ = (
         "address", "healthy", "host", "line", "marks", "place", "pools", "slot", "team",
-        "upstream", "why",
+        "tls_pools", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -41,6 +44,7 @@ class Engine:
         self.healthy = True  # by active checks
         self.why = ""  # what the last failed check said
         self.pools: list[Pool | None] = [None, None]  # http, https
+        self.tls_pools: dict[tuple[SSLContext, str], Pool] = {}  # of locations with proxy_ssl_*
         self.team: Team
         self.place = 0  # in its team
 
@@ -52,10 +56,38 @@ class Engine:
             return "unhealthy"
         return "benched" if self.marks.benched and now <= self.marks.until else "up"
 
+    def secured(self, context: SSLContext, name: str) -> Pool:
+        """The connections made with a context and a name to check and to send ("" = none)."""
+        pool = self.tls_pools.get((context, name))
+        if pool is None:
+            if len(self.tls_pools) >= TLS_POOLS_MAX:
+                self._close_secured()
+            pool = self.open_pool(self.team.group.conf, context, name)
+            self.tls_pools[context, name] = pool
+        return pool
+
+    def open_pool(self, conf: Upstream, context: SSLContext | None, name: str) -> Pool:
+        return Pool(
+            host=self.line.host,
+            port=self.line.port,
+            unix_path=self.line.unix_path,
+            ssl=context,
+            server_hostname=name,
+            max_idle=conf.keepalive,
+            idle_s=conf.keepalive_timeout_s,
+            max_requests=conf.keepalive_requests,
+        )
+
+    def _close_secured(self) -> None:
+        for pool in self.tls_pools.values():
+            pool.close()
+        self.tls_pools.clear()
+
     def close(self) -> None:
         for pool in self.pools:
             if pool is not None:
                 pool.close()
+        self._close_secured()
 
 
 class Team:
@@ -118,6 +150,8 @@ class Group:
         self.engines = engines
         key = conf.balance.key
         self.key = None if key is None else compile_header(key)
+        if conf.balance.method == "ip_hash":
+            self.key = values.network
         self.by_address = {engine.address: engine for engine in engines}
         teams = []
         for at, backup in enumerate((False, True)):
@@ -201,15 +235,7 @@ class EngineTable:
     def _open_pools(self, engine: Engine, conf: Upstream, schemes: set[str]) -> None:
         for at, scheme in enumerate(("http", "https")):
             if scheme in schemes and engine.pools[at] is None:
-                engine.pools[at] = Pool(
-                    host=engine.line.host,
-                    port=engine.line.port,
-                    unix_path=engine.line.unix_path,
-                    ssl=self._tls if at else None,
-                    max_idle=conf.keepalive,
-                    idle_s=conf.keepalive_timeout_s,
-                    max_requests=conf.keepalive_requests,
-                )
+                engine.pools[at] = engine.open_pool(conf, self._tls if at else None, "")
 
     def close(self) -> None:
         for group in self.groups.values():

@@ -28,22 +28,56 @@ from gateway.error_base import JSON as JSON
 from gateway.error_base import GatewayError as GatewayError
 from gateway.refusals import (
     BadPolicy as BadPolicy,
+)
+from gateway.refusals import (
     BadRequest as BadRequest,
+)
+from gateway.refusals import (
     BodyTooLarge as BodyTooLarge,
+)
+from gateway.refusals import (
     ClientError as ClientError,
+)
+from gateway.refusals import (
     ExpectationFailed as ExpectationFailed,
+)
+from gateway.refusals import (
     Forbidden as Forbidden,
+)
+from gateway.refusals import (
     HeaderTooLarge as HeaderTooLarge,
+)
+from gateway.refusals import (
     InvalidJson as InvalidJson,
+)
+from gateway.refusals import (
     MethodNotAllowed as MethodNotAllowed,
+)
+from gateway.refusals import (
     ModelNotFound as ModelNotFound,
+)
+from gateway.refusals import (
     ModelRequired as ModelRequired,
+)
+from gateway.refusals import (
     PathNotFound as PathNotFound,
+)
+from gateway.refusals import (
     RateExceeded as RateExceeded,
+)
+from gateway.refusals import (
     RequestTimeout as RequestTimeout,
+)
+from gateway.refusals import (
     TooManyInFlight as TooManyInFlight,
+)
+from gateway.refusals import (
     TooManyRequests as TooManyRequests,
+)
+from gateway.refusals import (
     Unauthorized as Unauthorized,
+)
+from gateway.refusals import (
     UriTooLong as UriTooLong,
 )
 

@@ -128,7 +128,7 @@ class _Limited(ClientError):
     def __init__(self, zone: str, status: int, wait_s: float = 0.0) -> None:
         super().__init__(zone=zone)
         self.status = status  # type: ignore[misc]
-        self.retry_after_s = max(1, math.ceil(wait_s))  # type: ignore[misc]
+        self.retry_after_s = max(1, math.ceil(wait_s - 1e-3))  # type: ignore[misc]
 
 
 class RateExceeded(_Limited):

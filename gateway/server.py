@@ -159,9 +159,7 @@ class Server(uvicorn.Server):
             sock = listener.sock or listener.bind()
             create = loop.create_unix_server if listener.unix_path else loop.create_server
             self.servers.append(
-                await create(
-                    factory, sock=sock, ssl=listener.ssl_context, backlog=listener.backlog
-                )
+                await create(factory, sock=sock, ssl=listener.ssl_context, backlog=listener.backlog)
             )
         self.started = True
 

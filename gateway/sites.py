@@ -83,7 +83,9 @@ class LocationTable(Generic[T]):
 class Site(Generic[T]):
     """The servers of one listener. `find` is what the pipeline calls for every request."""
 
-    __slots__ = ("_default", "_exact", "_leading", "_regexes", "_seen", "_single", "_trailing")
+    __slots__ = (
+        "_default", "_exact", "_leading", "_regexes", "_seen", "_single", "_trailing", "tables",
+    )  # fmt: skip
 
     def __init__(self, servers: Sequence[ServerRow[T]]) -> None:
         """`servers`: (names, is default, locations) in file order; the first is the default
@@ -104,6 +106,7 @@ class Site(Generic[T]):
             if is_default and default is None:
                 default = table
         self._default = default or tables[0]
+        self.tables = tuple(tables)  # one per server, in their order
         self._single = len(tables) == 1
         self._leading.sort(key=lambda row: -len(row[0]))
         self._trailing.sort(key=lambda row: -len(row[0]))

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway import __version__
@@ -55,11 +56,7 @@ def wall(now: int) -> tuple[str, str]:
 def request_header(name: str) -> Getter:
     raw = name.lower().replace("_", "-").encode()
 
-    def get(ctx: Context) -> str | None:
-        value: bytes | None = ctx.request.get(raw)
-        return None if value is None else value.decode("latin-1")
-
-    return get
+    return lambda ctx: _text(ctx.request.get(raw))
 
 
 def _reply_header(ctx: Context, raw: bytes) -> str | None:
@@ -80,7 +77,7 @@ def sent_header(name: str) -> Getter:
     raw = name.lower().replace("_", "-").encode()
 
     def get(ctx: Context) -> str | None:
-        if ctx.error is not None:
+        if ctx.error is not None and not ctx.turned:
             for header, value in ctx.error.headers():
                 if header == raw:
                     return value.decode("latin-1")
@@ -141,11 +138,23 @@ def _request_line(ctx: Context) -> str:
     return line.decode("latin-1") + (" HTTP/1.1" if request.version == 11 else " HTTP/1.0")
 
 
-def _packed_address(ctx: Context) -> str:
+@lru_cache(maxsize=4096)
+def _packed(text: str) -> str:
     try:
-        return ipaddress.ip_address(_split(ctx.client.peer)[0]).packed.decode("latin-1")
+        return ipaddress.ip_address(text).packed.decode("latin-1")
     except ValueError:
-        return ""
+        return text  # "unix:", as in nginx
+
+
+def address(ctx: Context) -> str:
+    """The client's, without port; "unix:" on a unix socket."""
+    return _split(ctx.client.peer)[0]
+
+
+def network(ctx: Context) -> bytes:
+    """What `ip_hash` goes by: three bytes of an IPv4 address, all of an IPv6 one."""
+    packed = _packed(address(ctx)).encode("latin-1", "replace")
+    return packed[:3] if len(packed) == 4 else packed
 
 
 def _forwarded_for(ctx: Context) -> str:
@@ -242,7 +251,7 @@ TABLE: dict[str, Getter] = {
     "remote_addr": lambda c: _split(c.client.peer)[0],
     "remote_port": lambda c: _split(c.client.peer)[1],
     "remote_user": lambda c: None,
-    "binary_remote_addr": _packed_address,
+    "binary_remote_addr": lambda c: _packed(address(c)),
     "connection": lambda c: str(id(c.client)),
     "server_addr": lambda c: _split(c.client.local)[0],
     "server_port": lambda c: _split(c.client.local)[1],

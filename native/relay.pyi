@@ -90,6 +90,7 @@ class Sink:
     local: str
     tls: bool
     requests: int
+    def cut(self) -> None: ...
 
 class Client(Sink):
     def __init__(self, gate: Any, app: Any, listener: Any, registry: set[Client]) -> None: ...

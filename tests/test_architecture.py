@@ -28,11 +28,25 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "errors", "paths", "forms", "ids", "logs", "marks", "ledger", "server"),
+    (
+        "__init__",
+        "conf",
+        "error_base",
+        "paths",
+        "forms",
+        "ids",
+        "logs",
+        "marks",
+        "ledger",
+        "server",
+    ),
+    ("refusals",),
+    ("errors",),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables", "maps", "access"),
+    ("over", "peer", "variables", "maps", "access"),
+    ("made", "limits", "policy", "secure"),
     ("engines", "catalog"),
-    ("plan", "health", "models", "metrics", "status", "tls"),
+    ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
     ("fronts",),
     PHASES,
     ("exchange",),
@@ -46,7 +60,7 @@ RANKS = (
 # Decisions take plain data and the time as arguments.
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
-    "relay_faults",
+    "relay_faults", "policy",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -65,6 +65,8 @@ VARIABLES: tuple[Variable, ...] = (
         server_name  first name of the server block that took the request
         server_port  local port of the connection
         server_protocol  HTTP/1.0 or HTTP/1.1
+        ssl_client_s_dn  subject of the client's certificate, RFC 2253; empty where it has none
+        ssl_client_verify  SUCCESS, or NONE for a client without a certificate
         time_iso8601  local time, ISO 8601
         time_local  local time in the form of the common log format
         uri  path of the request, decoded and normalised
