@@ -110,7 +110,7 @@ class Guard:
             if excess < 0.0:
                 self._say(self._limits.req_log_level, "limiting requests", rate.name, ctx)
                 status = self._limits.req_status
-                return errors.RateExceeded(rate.name, status, rate.interval_ns * 1e-9)
+                return errors.RateExceeded.of(rate.name, status, rate.interval_ns * 1e-9)
             wait_s = max(wait_s, rate.wait_s(excess))
         for rate, key in keyed[:-1]:
             rate.table.take(key, now, rate.interval_ns, _UNBOUNDED // rate.interval_ns, True)
@@ -130,7 +130,7 @@ class Guard:
             if not table.acquire(key, limit):
                 leave(ctx)
                 self._say(self._limits.conn_log_level, "limiting connections", name, ctx)
-                return errors.TooManyInFlight(name, self._limits.conn_status)
+                return errors.TooManyInFlight.of(name, self._limits.conn_status)
             ctx.held = (*ctx.held, (table, key))
         return None
 

@@ -6,6 +6,7 @@ See `gateway.errors`, which has the whole tree.
 from __future__ import annotations
 
 import math
+from typing import Self
 
 from gateway.error_base import GatewayError
 
@@ -125,10 +126,13 @@ class _Limited(ClientError):
     type = "rate_limit_error"
     retry_after_s = 1
 
-    def __init__(self, zone: str, status: int, wait_s: float = 0.0) -> None:
-        super().__init__(zone=zone)
-        self.status = status  # type: ignore[misc]
-        self.retry_after_s = max(1, math.ceil(wait_s - 1e-3))  # type: ignore[misc]
+    @classmethod
+    def of(cls, zone: str, status: int, wait_s: float = 0.0) -> Self:
+        """With the location's status, and when to come again."""
+        made = cls(zone=zone)
+        made.status = status  # type: ignore[misc]
+        made.retry_after_s = max(1, math.ceil(wait_s - 1e-3))  # type: ignore[misc]
+        return made
 
 
 class RateExceeded(_Limited):

@@ -52,19 +52,11 @@ DIRECTIVES = (
         (Arg("how", "choice", choices=("off", "on", "optional")),),
         default="off",
         doc="Whether a client must show a certificate; `optional`: it may.",
-        note="A certificate that is not signed by an accepted authority ends the handshake.",
-        wrong="Servers of one address with different answers: the certificate is asked for before "
-        "the Host is known, so the name of the handshake decides.",
+        note="A certificate that is not signed by an accepted authority ends the handshake, and so "
+        "does none with `on`, where nginx answers 400. All servers of an address have the same "
+        "answer, authorities and `ssl_protocols`: they are settled before a name is known. "
+        "$ssl_client_s_dn and $ssl_client_verify tell who came.",
         example="ssl_verify_client on;",
-        see=("ssl_client_certificate", "ssl_verify_depth"),
-    ),
-    Directive(
-        "ssl_verify_depth",
-        _PLACES,
-        (Arg("number", "int", 0, 100),),
-        default="1",
-        doc="How many authorities may stand between a client's certificate and an accepted one.",
-        example="ssl_verify_depth 2;",
-        see=("ssl_verify_client",),
+        see=("ssl_client_certificate",),
     ),
 )

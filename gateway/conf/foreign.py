@@ -53,6 +53,9 @@ _HINTS: dict[str, str] = {
     "ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "
     "ssl_session_tickets ssl_dhparam ssl_ecdh_curve ssl_stapling ssl_stapling_verify "
     "ssl_early_data ssl_buffer_size ssl_password_file ssl_conf_command": _SSL,
+    "ssl_verify_depth proxy_ssl_verify_depth": (
+        "remove it: the depth of certificate chains is not limited, authorities are what counts"
+    ),
     "ssl": "write `listen ... ssl`",
     "http2 http2_max_concurrent_streams http3 quic_retry": "remove it: clients speak HTTP/1.1",
     "auth_request auth_request_set auth_basic auth_basic_user_file auth_jwt": _AUTH,

@@ -237,7 +237,6 @@ class Server:
     ssl_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ssl_client_certificate: str = ""  # authorities of client certificates
     ssl_verify_client: str = "off"  # off | on | optional
-    ssl_verify_depth: int = 1
     name_captures: tuple[str, ...] = ()  # variables that regexes in server_name set
     place: Place | None = None
 

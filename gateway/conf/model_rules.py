@@ -130,7 +130,6 @@ class ProxyTls:
     """TLS towards engines, for `proxy_pass https://`. Paths are absolute or ""."""
 
     verify: bool = False
-    verify_depth: int = 1
     trusted_certificate: str = ""
     certificate: str = ""
     certificate_key: str = ""

@@ -105,6 +105,7 @@ def _name_is_good(name: str, written: str, report: Report, node: Node, index: in
 def check_listens(nodes: list[Node], servers: tuple[Server, ...], report: Report) -> None:
     """Over all servers: one default per address, one kind of socket per address, no overlaps."""
     first: dict[tuple[str, int, str], tuple[Listen, Node]] = {}
+    secure: dict[tuple[str, int, str], tuple[Listen, Server]] = {}
     defaults: dict[tuple[str, int, str], Listen] = {}
     named: dict[tuple[tuple[str, int, str], str], Listen] = {}
     for server_node, server in zip(nodes, servers, strict=True):
@@ -117,6 +118,8 @@ def check_listens(nodes: list[Node], servers: tuple[Server, ...], report: Report
             key = _key(listen)
             other, _ = first.setdefault(key, (listen, node))
             _check_same(listen, other, node, report)
+            if listen.ssl:
+                _check_tls((listen, server), secure.setdefault(key, (listen, server)), node, report)
             if listen.default_server:
                 twin = defaults.setdefault(key, listen)
                 if twin is not listen:
@@ -140,6 +143,23 @@ def _check_same(listen: Listen, other: Listen, node: Node, report: Report) -> No
         report.error(
             node.token("backlog"), f"another backlog for {quoted(listen.address)}", _first(other)
         )
+
+
+def _check_tls(
+    here: tuple[Listen, Server], other: tuple[Listen, Server], node: Node, report: Report
+) -> None:
+    """What a handshake settles before it knows a name is one answer per address."""
+    values = [
+        (x.ssl_protocols, x.ssl_verify_client, x.ssl_client_certificate)
+        for x in (here[1], other[1])
+    ]
+    names = ("ssl_protocols", "ssl_verify_client", "ssl_client_certificate")
+    for name, mine, theirs in zip(names, *values, strict=True):
+        if mine != theirs:
+            message = f"another {quoted(name)} for {quoted(here[0].address)}"
+            hint = f"give the servers of one address the same; {_first(other[0])}"
+            report.error(node.token("address"), message, hint)
+            return
 
 
 def _check_overlaps(found: list[tuple[Listen, Node]], report: Report) -> None:

@@ -47,7 +47,6 @@ def resolve_server(node: Node, outer: Scope, names: Names, setting: Setting) -> 
         ssl_protocols=tls.protocols,
         ssl_client_certificate=tls.client_certificate,
         ssl_verify_client=tls.verify_client,
-        ssl_verify_depth=tls.verify_depth,
         name_captures=captured,
         place=node.place,
     )

@@ -30,7 +30,6 @@ class ServerTls:
     protocols: tuple[str, ...] = PROTOCOLS
     client_certificate: str = ""
     verify_client: str = "off"
-    verify_depth: int = 1
 
 
 def server_tls(
@@ -47,7 +46,6 @@ def server_tls(
         protocols=tuple(dict.fromkeys(protocols.get("version"))) if protocols else PROTOCOLS,
         client_certificate=_client_certificate(verify, scope, setting),
         verify_client=verify,
-        verify_depth=scope.value("ssl_verify_depth"),
     )
 
 
@@ -141,7 +139,6 @@ def proxy_tls(scope: Scope, setting: Setting) -> ProxyTls:
     certificate, key = _client_pair(scope, setting)
     return ProxyTls(
         verify=verify,
-        verify_depth=scope.value("proxy_ssl_verify_depth"),
         trusted_certificate=_authorities(trusted, setting),
         certificate=certificate,
         certificate_key=key,

@@ -26,10 +26,9 @@ def test_tls_of_both_sides(tmp_path: Path) -> None:
         "http { upstream u { server a:1; } ssl_protocols TLSv1.3; server { listen 1 ssl reuseport;"
         "ssl_certificate ec.pem; ssl_certificate_key ec.key;"
         "ssl_certificate rsa.pem; ssl_certificate_key rsa.key;"
-        "ssl_client_certificate ec.pem; ssl_verify_client optional; ssl_verify_depth 3;"
+        "ssl_client_certificate ec.pem; ssl_verify_client optional;"
         "proxy_ssl_verify on; proxy_ssl_trusted_certificate rsa.pem; proxy_ssl_name n.$host;"
         "proxy_ssl_server_name on; proxy_ssl_certificate ec.pem; proxy_ssl_certificate_key ec.key;"
-        "proxy_ssl_verify_depth 2;"
         "location / { proxy_pass https://u; } location /plain { proxy_pass http://u; } } }",
         name=str(tmp_path / "k.conf"),
     )
@@ -39,9 +38,9 @@ def test_tls_of_both_sides(tmp_path: Path) -> None:
     assert (server.ssl_certificate, server.ssl_certificate_key) == pairs[0]
     assert server.ssl_protocols == ("TLSv1.3",)
     assert server.ssl_client_certificate == pairs[0][0]
-    assert (server.ssl_verify_client, server.ssl_verify_depth) == ("optional", 3)
+    assert server.ssl_verify_client == "optional"
     assert server.listens[0].reuseport
     assert server.locations[0].proxy_tls == ProxyTls(
-        True, 2, pairs[1][0], *pairs[0], Template(("n.", Var("host"))), True
+        True, pairs[1][0], *pairs[0], Template(("n.", Var("host"))), True
     )
     assert server.locations[1].proxy_tls == ProxyTls()
