@@ -130,6 +130,7 @@ def _limits(default: Server) -> relay.Limits:
         body_timeout_s=default.client_body_timeout_s,
         keepalive_timeout_s=default.keepalive_timeout_s,
         keepalive_requests=default.keepalive_requests,
+        send_timeout_s=default.send_timeout_s,
     )
 
 

@@ -154,7 +154,7 @@ def _flat(locations: Iterable[Location]) -> Iterator[Location]:
 def _nowhere(server: Server) -> Location:
     """A location without a handler that logs where the server's first one does."""
     logs = server.locations[0].access_logs if server.locations else ()
-    return Location("", "(none)", "none", access_logs=logs)
+    return Location("", "(none)", "none", access_logs=logs, error_pages=server.error_pages)
 
 
 def _by_address(config: Config) -> dict[Address, list[tuple[Listen, Server]]]:

@@ -238,6 +238,7 @@ class Server:
     ssl_client_certificate: str = ""  # authorities of client certificates
     ssl_verify_client: str = "off"  # off | on | optional
     name_captures: tuple[str, ...] = ()  # variables that regexes in server_name set
+    error_pages: tuple[ErrorPage, ...] = ()  # for requests that no location takes
     place: Place | None = None
 
 

@@ -14,7 +14,7 @@ from gateway.conf.resolve_location import (
     resolve_locations,
     returning_location,
 )
-from gateway.conf.resolve_return import check_named
+from gateway.conf.resolve_return import check_named, error_pages
 from gateway.conf.resolve_tls import server_tls
 from gateway.conf.resolve_variables import resolve_sets
 from gateway.conf.scope import Scope
@@ -48,6 +48,7 @@ def resolve_server(node: Node, outer: Scope, names: Names, setting: Setting) -> 
         ssl_client_certificate=tls.client_certificate,
         ssl_verify_client=tls.verify_client,
         name_captures=captured,
+        error_pages=error_pages(scope, setting),
         place=node.place,
     )
 

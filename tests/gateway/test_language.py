@@ -263,3 +263,12 @@ async def test_nested_locations_are_found(gateway) -> None:  # type: ignore[no-u
     )  # fmt: skip
     for path, text in (("/a/b", "exact"), ("/a/c.txt", "/a/c.txt"), ("/a/c", "outer")):
         assert (await gw.client.get(path)).text == text
+
+
+async def test_what_no_location_takes_has_its_servers_error_page(gateway) -> None:  # type: ignore[no-untyped-def]
+    gw = await gateway(
+        "server { listen 127.0.0.1:0; server_name ~^(?<who>[a-z]+)[.]example$; error_page 404 =200 /w;"
+        " location = /w { return 200 '$who $uri'; } }"
+    )
+    reply = await gw.client.get("/nothing", headers={"host": "ann.example"})
+    assert (reply.status_code, reply.text) == (200, "ann /w")
