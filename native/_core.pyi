@@ -3,11 +3,13 @@
 from typing import Final, final
 
 __all__ = [
+    "Conns",
     "Counters",
     "EngineLoad",
     "EngineSet",
     "HashRing",
     "Ledger",
+    "Rates",
     "RoundRobin",
     "Scan",
     "SeriesSnapshot",

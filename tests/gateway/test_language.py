@@ -32,7 +32,8 @@ def named(name: str):  # type: ignore[no-untyped-def]
 async def test_variables_reach_headers_and_targets(gateway, engine, lane: str) -> None:  # type: ignore[no-untyped-def]
     one, two = await engine(named("one")), await engine(named("two"))
     gw = await gateway(
-        upstream("a", one) + upstream("b", two) + "map $http_x_tier $up { default a; ~^g(?<rest>.*)$ b; lost gone; }"
+        upstream("a", one) + upstream("b", two) +
+        "map $http_x_tier $up { default a; ~^g(?<rest>.*)$ b; lost gone; }"
         "map $up$rest $both { volatile; default <$up$rest>; }"
         "server { listen 127.0.0.1:0; set $team x; set $team ${team}y; " + lane_of(lane) +
         r" location ~ ^/v1/(?<kind>[a-z]+)$ { proxy_pass http://$up; set $kin $kind-$1;"
@@ -159,9 +160,11 @@ async def test_requests_in_flight(gateway, engine, lane: str) -> None:  # type: 
 async def test_rates_refuse_and_delay(gateway, engine, lane: str) -> None:  # type: ignore[no-untyped-def]
     one = await engine()
     gw = await gateway(
-        "limit_req_zone $http_x_key zone=slow:1m rate=1r/m; limit_req_zone $http_x_key zone=fast:1m rate=20r/s;"
+        "limit_req_zone $http_x_key zone=slow:1m rate=1r/m;"
+        " limit_req_zone $http_x_key zone=fast:1m rate=20r/s;"
         + upstream("a", one) + "server { listen 127.0.0.1:0; " + lane_of(lane) +
-        " location / { proxy_pass http://a; limit_req zone=slow burst=1 nodelay; limit_req_status 503; }"
+        " location / { proxy_pass http://a; limit_req zone=slow burst=1 nodelay;"
+        " limit_req_status 503; }"
         " location /d/ { proxy_pass http://a/v1/; limit_req zone=fast burst=2; } }"
     )  # fmt: skip
     key = {"x-key": "k"}
@@ -181,7 +184,8 @@ async def test_a_client_that_leaves_does_not_wait(gateway, engine) -> None:  # t
     one = await engine()
     gw = await gateway(
         "limit_req_zone x zone=z:1m rate=1r/m;" + upstream("a", one) +
-        "server { listen 127.0.0.1:0; location / { proxy_pass http://a; limit_req zone=z burst=9; } }"
+        "server { listen 127.0.0.1:0; location / { proxy_pass http://a;"
+        " limit_req zone=z burst=9; } }"
     )  # fmt: skip
     await gw.client.post(PATH, json={})
     with pytest.raises(httpx.ReadTimeout):
@@ -200,9 +204,12 @@ async def test_policy_headers(gateway, engine, lane: str) -> None:  # type: igno
         upstream("a", *engines) + "server { listen 127.0.0.1:0; " + lane_of(lane) +
         " location / { proxy_pass http://a; expose_receipt on; trusted_from 127.0.0.1;"
         " policy_header X-KVGate-Session; policy_header X-KVGate-Engine;"
-        " policy_header X-KVGate-Policy allow=least,hash; policy_header X-KVGate-Timeout max=10s;"
-        " policy_header X-KVGate-TTFT-SLO max=10s; policy_header_alias x-session-id X-KVGate-Session; }"
-        " location /shut/ { proxy_pass http://a/v1/; policy_header X-KVGate-Engine; trusted_from 10.0.0.0/8; } }"
+        " policy_header X-KVGate-Policy allow=least,hash;"
+        " policy_header X-KVGate-Timeout max=10s;"
+        " policy_header X-KVGate-TTFT-SLO max=10s;"
+        " policy_header_alias x-session-id X-KVGate-Session; }"
+        " location /shut/ { proxy_pass http://a/v1/; policy_header X-KVGate-Engine;"
+        " trusted_from 10.0.0.0/8; } }"
     )  # fmt: skip
 
     async def ask(path: str = PATH, **headers: str) -> httpx.Response:
@@ -243,7 +250,8 @@ async def test_a_request_may_lower_its_timeout_and_its_retries(gateway, engine) 
     bad = [await engine(lambda *_: (503, {}, b"busy")) for _ in range(3)]
     gw = await gateway(
         f"upstream h {{ server 127.0.0.1:{port}; health_check off; }}" + upstream("a", *bad) +
-        "policy_header X-KVGate-Timeout; policy_header X-KVGate-Retries; server { listen 127.0.0.1:0;"
+        "policy_header X-KVGate-Timeout; policy_header X-KVGate-Retries; server {"
+        " listen 127.0.0.1:0;"
         " proxy_next_upstream error http_503 non_idempotent;"
         " location / { proxy_pass http://a; } location /h/ { proxy_pass http://h/v1/; } }"
     )  # fmt: skip
@@ -267,7 +275,8 @@ async def test_nested_locations_are_found(gateway) -> None:  # type: ignore[no-u
 
 async def test_what_no_location_takes_has_its_servers_error_page(gateway) -> None:  # type: ignore[no-untyped-def]
     gw = await gateway(
-        "server { listen 127.0.0.1:0; server_name ~^(?<who>[a-z]+)[.]example$; error_page 404 =200 /w;"
+        "server { listen 127.0.0.1:0; server_name ~^(?<who>[a-z]+)[.]example$;"
+        " error_page 404 =200 /w;"
         " location = /w { return 200 '$who $uri'; } }"
     )
     reply = await gw.client.get("/nothing", headers={"host": "ann.example"})
