@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
 from gateway.admit import denied
-from gateway.pipeline import OWN_PATHS
+from gateway.context import OWN_PATHS
 from native.relay import AsgiClient
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from native.relay import Client, Edits, Leg, Request
 
 
+OWN_PATHS = frozenset({b"/kvgate/health", b"/kvgate/ready"})  # answered on every listener
 CLIENT_LEFT = 499  # nginx's status for a client that left before its answer; only ever logged
 
 

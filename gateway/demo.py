@@ -178,15 +178,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def _gateway_port(wanted: int | None, other: int) -> int:
-    if wanted is not None:
-        return wanted
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", PORT))
-        except OSError:
-            return other
-    return PORT
+            probe.bind(("127.0.0.1", PORT if wanted is None else wanted))
+        except OSError as error:
+            if wanted is None:
+                return other
+            raise LaunchError(f"port {wanted} cannot be had: {error.strerror}") from error
+    return PORT if wanted is None else wanted
 
 
 def _sim(port: int) -> Command:

@@ -111,7 +111,7 @@ class Overloaded(OwnError):
     code = "overloaded"
     status = 503
     template = "{what}"
-    hint = "see `worker_connections` and `client_body_buffers_total`"
+    hint = "see `client_body_buffers_total` and the limit of open files"
     retry_after_s = 1
 
 

@@ -161,8 +161,10 @@ class Exchange:
             self._go(engine)
         elif then == "next":
             self._next(leg)
-        elif then == "done" or leg.error == "client_gone":
+        elif leg.error == "client_gone":
             self._finish(leg.status if leg.relayed else CLIENT_LEFT, leg.bytes_to_client)
+        elif then == "done":
+            self._broken(leg)
         else:
             self._fail(leg)
 
@@ -196,15 +198,7 @@ class Exchange:
         """What the leg says of its engine goes into the passive marks."""
         group = self.ctx.group
         assert group is not None
-        retry_after = (
-            leg.error is None
-            and leg.status >= 500
-            and any(name == b"retry-after" for name, _ in leg.reply_headers or ())
-        )
-        word = marks.judge(
-            leg.error, leg.status,
-            unsent_reuse=leg.unsent and leg.reused, retry_after=retry_after,
-        )  # fmt: skip
+        word = marks.of_leg(leg)
         if word == marks.FAILED:
             why = leg.error or f"status {leg.status}"
             group.failed(engine, monotonic(), f"{why} {leg.detail}".rstrip())
@@ -212,14 +206,24 @@ class Exchange:
             group.succeeded(engine, monotonic())
 
     def _fail(self, leg: Leg) -> None:
+        self.refuse(self._fault(leg))
+
+    def _broken(self, leg: Leg) -> None:
+        """Part of the reply is with the client, whose stream the relay has ended."""
+        self.ctx.error = self._fault(leg)
+        self._finish(leg.status, leg.bytes_to_client)
+
+    def _fault(self, leg: Leg) -> errors.GatewayError:
+        """The leg's failure, logged."""
         ctx = self.ctx
         assert ctx.group is not None and ctx.engine is not None
+        words = relay_faults.WORDS.get(leg.error or "", leg.error)
         log.error(
-            "request %s: upstream `%s`, engine %s: %s in phase %s%s",
-            ctx.request_id, ctx.group.name, ctx.engine.address, leg.error, leg.phase,
-            f" ({leg.detail})" if leg.detail else "",
+            "request %s: upstream `%s`, engine %s: %s (%s, %s)%s",
+            ctx.request_id, ctx.group.name, ctx.engine.address, words, leg.error, leg.phase,
+            f": {leg.detail}" if leg.detail else "",
         )  # fmt: skip
-        self.refuse(relay_faults.from_leg(leg.error or "eof", ctx.group.name))
+        return relay_faults.from_leg(leg.error or "eof", ctx.group.name)
 
     # ---- ends ----
 

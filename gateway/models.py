@@ -21,7 +21,7 @@ from gateway.upstream import ControlPlane, Unreachable
 if TYPE_CHECKING:
     from gateway.catalog import Catalog
     from gateway.context import Context
-    from gateway.engines import EngineTable, Group
+    from gateway.engines import Engine, EngineTable, Group
     from gateway.exchange import Exchange
 
 Card = dict[str, Any]  # what an engine says of a model; its fields are the engine's business
@@ -40,6 +40,7 @@ class Models:
         self._control = control
         self._cards: dict[str, list[Card]] = {}
         self._asked: dict[str, float] = {}
+        self._lacking: dict[str, tuple[str, ...]] = {}  # declared, but not served
         self._running: dict[str, asyncio.Task[None]] = {}
         self._background: asyncio.Task[None] | None = None
 
@@ -117,9 +118,22 @@ class Models:
             cards = parse(body) if status == 200 else None
             if cards is not None:
                 self._cards[group.name] = cards
+                self._compare(group, engine, [card["id"] for card in cards])
                 for catalog in self.catalogs:
                     catalog.learn(group, [card["id"] for card in cards])
                 return
+
+    def _compare(self, group: Group, engine: Engine, served: list[str]) -> None:
+        """Says once, and again when it changes, that an engine lacks what its upstream declares."""
+        lacking = tuple(model for model in group.conf.models if model not in served)
+        if self._lacking.get(group.name, ()) != lacking:
+            self._lacking[group.name] = lacking
+            if lacking:
+                log.warning(
+                    "upstream `%s`: engine %s does not serve `%s`, it serves `%s`; hint: the names"
+                    " of `model` must be those of `--served-model-name`",
+                    group.name, engine.address, "`, `".join(lacking), "`, `".join(served[:8]),
+                )  # fmt: skip
 
     def start(self) -> None:
         """Begins the background refresh."""

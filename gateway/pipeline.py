@@ -14,7 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway import admit, errors, relay_faults, route
-from gateway.context import Context
+from gateway.context import OWN_PATHS, Context
 from gateway.exchange import Exchange
 from gateway.ids import Ids
 from gateway.responses import id_in_path
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 EXPRESS_BODY_MAX = 1 << 20
 SCAN_INLINE_MAX = 256 << 10  # larger bodies are scanned in a thread
-OWN_PATHS = frozenset({b"/kvgate/health", b"/kvgate/ready"})
 
 
 class Pipeline:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.context import CLIENT_LEFT
+from gateway.context import CLIENT_LEFT, OWN_PATHS
 from gateway.limits import leave
 from gateway.logs import log
 from gateway.responses import ID_PREFIX
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COMPLETE = "--"
 _NOT_LOGGED = ("", "0")  # values of if=
 _PHASES = {"connect": "C", "send": "H", "wait": "H", "body": "D", "done": "-"}
+_OWN_ENDS = frozenset({"cancelled", "shutdown"})
 _WHO = {"client": "G", "gateway": "G", "upstream": "S"}
 
 
@@ -46,7 +47,7 @@ def termination(ctx: Context) -> str:
         return COMPLETE
     if leg.error.startswith("client_"):
         return "C" + _PHASES[leg.phase]
-    return ("G" if leg.error == "cancelled" else "S") + _PHASES[leg.phase]
+    return ("G" if leg.error in _OWN_ENDS else "S") + _PHASES[leg.phase]
 
 
 class Recorder:
@@ -69,6 +70,8 @@ class Recorder:
             if leg is not None and leg.error is None and (ctx.error is None)
             else termination(ctx)
         )
+        if ctx.path in OWN_PATHS:
+            return  # probes are not traffic: they would drown it, and a 503 of theirs is no failure
         if ctx.error is None:
             ctx.error = ctx.first_error  # it is counted and logged, whatever answered instead
         try:

@@ -23,6 +23,24 @@ def from_protocol(status: int, message: str) -> errors.GatewayError:
     return PROTOCOL.get(status, errors.BadRequest)(what=message)
 
 
+# For the error log: what an operator can picture, beside the relay's word.
+WORDS = {
+    "connect": "no connection",
+    "connect_timeout": "no connection in time",
+    "send_timeout": "it took no more of the request in time",
+    "first_byte_timeout": "nothing of a reply in time",
+    "read_timeout": "it fell silent within its reply",
+    "total_timeout": "the exchange took too long",
+    "reset": "it reset the connection before its reply was complete",
+    "eof": "it closed the connection before its reply was complete",
+    "bad_reply": "what it sent is not a valid reply",
+    "shutdown": "ended because this gateway stops",
+    "no_files": "no file descriptor left for a connection",
+    "client_timeout": "the client stopped sending its body",
+    "client_too_large": "the client's body grew beyond the limit",
+    "client_bad": "the client's body is malformed",
+}
+
 _TIMEOUTS = {
     "connect_timeout": "connecting",
     "send_timeout": "sending the request",
@@ -33,7 +51,8 @@ _TIMEOUTS = {
 
 
 def from_leg(error: str, upstream: str) -> errors.GatewayError:
-    """The answer for a leg that failed before a byte of its reply went out.
+    """What became of a leg: the answer where no byte of its reply had gone out, the code that is
+    logged and counted where one had.
 
     `error` is the relay's word. Connection failures are 502, time-outs 504.
     """
@@ -43,8 +62,10 @@ def from_leg(error: str, upstream: str) -> errors.GatewayError:
         return errors.BodyTooLarge(what="The request body is larger than the location allows")
     if error.startswith("client_"):
         return errors.BadRequest(what="The request body is malformed")
-    if error == "cancelled":
+    if error in ("cancelled", "shutdown"):
         return errors.Draining()
+    if error == "no_files":
+        return errors.Overloaded(what="This gateway has no file descriptor left for an engine")
     if error == "connect":
         return errors.ConnectFailed(upstream=upstream)
     if error in _TIMEOUTS:

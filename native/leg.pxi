@@ -171,7 +171,9 @@ cdef class Leg(Reply):
     cdef connect_failed(self, exc):
         if not self.over:
             self.unsent = True
-            self._over("connect", f"{type(exc).__name__}: {exc}")
+            # A lack of descriptors here says nothing of the engine.
+            self._over("no_files" if getattr(exc, "errno", None) in (EMFILE, ENFILE) else "connect",
+                       f"{type(exc).__name__}: {exc}")
 
     cdef _send(self, bytes data):
         self.conn.written += PyBytes_GET_SIZE(data)

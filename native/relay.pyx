@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes as _unquote_to_bytes
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from libc.errno cimport EAGAIN, errno
+from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 from libc.stdio cimport snprintf

@@ -243,6 +243,8 @@ cdef tuple _target(Request r):
     """origin-form, absolute-form (its authority is kept) or `*`; splits path and query."""
     cdef bytes target = r.target
     cdef Py_ssize_t at
+    if r.method == b"PRI":       # reserved for HTTP/2's preface (RFC 9113 §3.4)
+        return 505, "http_version", "HTTP/2 is not spoken here"
     if r.method == b"CONNECT":
         return 501, "method", "CONNECT is not offered"
     if not target.startswith(b"/"):

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"kvgate engine vllm: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     if options.print:
-        print(built.shell())
+        print(built.shell(options.api_key_file or ""))
         return 0
     return become(built)
 

@@ -73,10 +73,15 @@ class Command:
     argv: tuple[str, ...]
     environ: tuple[tuple[str, str], ...]
 
-    def shell(self) -> str:
-        """One line for a POSIX shell. A secret shows as a reference to its own variable."""
+    def shell(self, secret_file: str = "") -> str:
+        """One line for a POSIX shell. A secret is read from its file, or is a reference to its own
+        variable.
+        """
+        source = f"$(cat {shlex.quote(secret_file)})" if secret_file else ""
         pairs = [
-            f'{name}="${name}"' if name in SECRETS else f"{name}={shlex.quote(value)}"
+            f'{name}="{source or "$" + name}"'
+            if name in SECRETS
+            else f"{name}={shlex.quote(value)}"
             for name, value in self.environ
         ]
         return " ".join([*(["env", *pairs] if pairs else ()), shlex.join(self.argv)])

@@ -30,7 +30,7 @@ DIRECTIVES = (
         note="Each stream also holds one connection to an engine, so the limit of open files must "
         "be at "
         "least twice this. nginx has it in `events` only; here the top level will do.",
-        wrong="Too low: clients wait in the listen queue although engines are idle.",
+        wrong="Too low: clients get 429 although engines are idle.",
         example="worker_connections 16384;",
         see=("worker_processes",),
     ),
@@ -165,8 +165,7 @@ DIRECTIVES = (
         default="512m",
         doc="How much memory request bodies may hold in one worker, all clients together.",
         note="Bodies that must be read (chat requests) are buffered; a request that finds the "
-        "budget used up "
-        "waits for others to be sent on.",
+        "budget used up gets 503.",
         wrong="Smaller than client_max_body_size: one large request could never be read.",
         example="client_body_buffers_total 2g;",
         see=("client_max_body_size",),

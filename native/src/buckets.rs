@@ -2,8 +2,8 @@
 //! outlives its holder.
 //!
 //! A key is 128 bits of hash under a seed that only this table knows, so nobody can choose keys that fall
-//! together. A holder that was killed (or stopped) inside its few dozen instructions is waited for
-//! `PATIENCE` turns, then its lock is taken over: whatever is written under a lock is written in an order
+//! together. A holder that was killed inside its few dozen instructions is waited for `PATIENCE` turns (one that
+//! is stopped, longer), then its lock is taken over: whatever is written under a lock is written in an order
 //! that leaves the place usable after every single store, and one key's count off by one at worst.
 
 use std::hash::{BuildHasher, Hasher};
@@ -19,6 +19,8 @@ pub const WAYS: usize = 16;
 const PER_KEY: usize = 4;
 /// Turns of waiting for a lock, each a yield to other threads, before its holder counts as dead.
 const PATIENCE: usize = 20_000;
+/// So many times longer for one whose process is still there.
+const ALIVE: usize = 20;
 /// Most keys of a table.
 pub const KEYS_MAX: usize = 1 << 24;
 const KEY_WORDS: usize = 2;
@@ -99,13 +101,23 @@ impl Buckets {
                 Err(now) => {
                     waited = if now == seen { waited + 1 } else { 0 };
                     seen = now;
+                    let given_up = waited > PATIENCE * ALIVE
+                        || waited % PATIENCE == PATIENCE - 1 && has_ended((now >> 32) as u32);
                     // The dead holder's token is then what we expect there.
-                    holder = if waited > PATIENCE { now } else { 0 };
+                    holder = if given_up { now } else { 0 };
                     std::thread::yield_now();
                 }
             }
         }
     }
+}
+
+/// Whether a process is gone, or a corpse that nobody has buried yet.
+fn has_ended(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return unsafe { libc::kill(pid as i32, 0) } != 0;
+    };
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Tells two holds of one process apart.

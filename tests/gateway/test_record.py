@@ -64,7 +64,7 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
         raise ValueError("no")
 
     ctx = context(None, 200)
-    ctx.inside, ctx.request_id, ctx.t_end = True, "r", 1.0
+    ctx.inside, ctx.request_id, ctx.t_end, ctx.path = True, "r", 1.0, b"/v1/x"
     ctx.plan = Fake(logs=((written.append, broken, None),))
     recorder(ctx)  # type: ignore[arg-type]
     assert left == [1] and counted == [ctx] and not written and ctx.termination == "--"
@@ -76,6 +76,7 @@ def test_a_stored_response_is_remembered() -> None:
     ctx = context(Fake(error=None, phase="done", reply_id=b"resp_1"), 200)
     engine = Fake(upstream="u", address="e:1")
     ctx.inside, ctx.request_id, ctx.t_end, ctx.attempts = False, "r", 1.0, (Fake(engine=engine),)
+    ctx.path = b"/v1/responses"
     ctx.plan = Fake(logs=())
     recorder(ctx)  # type: ignore[arg-type]
     table = Fake(groups={"u": Fake(by_address={"e:1": engine})})

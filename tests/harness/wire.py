@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass, field
 
 Headers = list[tuple[bytes, bytes]]
+EXTENSION_MAX = 4096  # docs: what the relay takes of one chunk's extensions
 HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 BODILESS = frozenset({204, 304})
@@ -173,6 +174,8 @@ class Wire:
         if CONTROL.search(line):
             raise Malformed(f"control byte in a chunk's size line: {line!r}")
         size_text = line.split(b";")[0].rstrip(b" \t")
+        if len(line) - len(size_text) > EXTENSION_MAX:
+            raise Malformed("a chunk extension longer than the gateway takes")
         if not HEX.fullmatch(size_text):
             raise Malformed(f"chunk size {size_text!r}")
         size = int(size_text, 16)

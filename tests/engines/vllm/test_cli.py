@@ -76,7 +76,7 @@ def test_a_key_comes_from_a_file_and_is_not_printed(
     key.write_text("sk-secret\n")
     assert main(["m", "--api-key-file", str(key), "--print"]) == 0
     out = capsys.readouterr().out
-    assert 'VLLM_API_KEY="$VLLM_API_KEY"' in out
+    assert f'VLLM_API_KEY="$(cat {key})"' in out
     assert "sk-secret" not in out
 
 
