@@ -21,6 +21,8 @@ from gateway.variables import compile_text
 if TYPE_CHECKING:
     from gateway.context import Context
 
+KNOWN_MAX = 1024  # texts of one map whose value is kept
+KNOWN_BYTES = 256
 Text = Callable[["Context"], str]
 Maps = Mapping[str, "MapValue"]
 _REACHED: dict[str, Callable[[Context], bool]] = {
@@ -35,7 +37,7 @@ _REACHED: dict[str, Callable[[Context], bool]] = {
 class MapValue:
     """One map, compiled."""
 
-    __slots__ = ("_name", "_reached", "_source", "_table", "_texts", "_volatile")
+    __slots__ = ("_known", "_name", "_reached", "_source", "_table", "_texts", "_volatile")
 
     def __init__(self, conf: Map) -> None:
         self._name = conf.name
@@ -45,12 +47,20 @@ class MapValue:
         self._table = MapTable(conf)
         values = (conf.default, *(entry.value for entry in conf.entries))
         self._texts = {id(value): compile_text(value) for value in values}
+        self._known: dict[str, str] = {}  # texts seen before -> values that depend on nothing else
 
     def value(self, ctx: Context) -> str:
-        found, matched = self._table.find(self._source(ctx))
-        if matched:
-            ctx.made.update(matched)  # type: ignore[union-attr]
-        value = self._texts[id(found)](ctx)
+        text = self._source(ctx)
+        value = self._known.get(text)
+        if value is None:
+            found, matched = self._table.find(text)
+            if matched:
+                ctx.made.update(matched)  # type: ignore[union-attr]
+            value = self._texts[id(found)](ctx)
+            if not matched and found.constant is not None and len(text) <= KNOWN_BYTES:
+                if len(self._known) >= KNOWN_MAX:
+                    self._known.clear()
+                self._known[text] = value
         if not self._volatile and self._reached(ctx):
             ctx.made[self._name] = value  # type: ignore[index]
         return value
@@ -63,7 +73,7 @@ def compile_maps(maps: Mapping[str, Map]) -> dict[str, MapValue]:
 class Made:
     """What one location makes. `read` is what the variables' getters call."""
 
-    __slots__ = ("_maps", "_path", "_server", "sets")
+    __slots__ = ("_maps", "_path", "_plain", "_server", "sets")
 
     def __init__(self, location: Location, server: Server, maps: Maps) -> None:
         self._maps = maps
@@ -74,13 +84,15 @@ class Made:
         self.sets: tuple[tuple[object, str, Text], ...] = tuple(
             (line, line.name, compile_text(line.value)) for line in location.sets
         )
+        self._plain = self._server is None and self._path is None and not self.sets
 
     def read(self, ctx: Context, name: str) -> str:
         """The value of a variable; "" for one that was not set on the way."""
         values = ctx.made
         if values is None:
             values = ctx.made = {}
-            self._begin(ctx, values, self.sets)
+            if not self._plain:
+                self._begin(ctx, values, self.sets)
         found = values.get(name)
         if found is not None:
             return found

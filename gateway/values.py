@@ -1,8 +1,7 @@
 """The value of every variable, read from a request's context: nginx's names, and ours.
 
-Each function returns text (bytes read as latin-1) or None for "no value". They run after the
-request has ended (access log) or before its reply began (headers), so each must cope with slots
-that are not written.
+Each returns text (bytes read as latin-1) or None for "no value". They run after the request has
+ended or before its reply began, so each must cope with slots that are not written.
 """
 
 from __future__ import annotations
@@ -125,6 +124,7 @@ def _host(ctx: Context) -> str:
     return value.partition(":")[0].lower()
 
 
+@lru_cache(maxsize=4096)
 def _split(address: str) -> tuple[str, str]:
     if address.startswith("unix:"):
         return "unix:", ""
@@ -139,7 +139,8 @@ def _request_line(ctx: Context) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _packed(text: str) -> str:
+def _packed(peer: str) -> str:
+    text = _split(peer)[0]
     try:
         return ipaddress.ip_address(text).packed.decode("latin-1")
     except ValueError:
@@ -147,14 +148,13 @@ def _packed(text: str) -> str:
 
 
 def address(ctx: Context) -> str:
-    """The client's, without port; "unix:" on a unix socket."""
     return _split(ctx.client.peer)[0]
 
 
 def network(ctx: Context) -> bytes:
     """What `ip_hash` goes by: three bytes of an IPv4 address, all of an IPv6 one."""
-    packed = _packed(address(ctx)).encode("latin-1", "replace")
-    return packed[:3] if len(packed) == 4 else packed
+    packed = _packed(ctx.client.peer).encode("latin-1", "replace")
+    return packed[: 3 if len(packed) == 4 else None]
 
 
 def _forwarded_for(ctx: Context) -> str:
@@ -251,7 +251,7 @@ TABLE: dict[str, Getter] = {
     "remote_addr": lambda c: _split(c.client.peer)[0],
     "remote_port": lambda c: _split(c.client.peer)[1],
     "remote_user": lambda c: None,
-    "binary_remote_addr": lambda c: _packed(address(c)),
+    "binary_remote_addr": lambda c: _packed(c.client.peer),
     "connection": lambda c: str(id(c.client)),
     "server_addr": lambda c: _split(c.client.local)[0],
     "server_port": lambda c: _split(c.client.local)[1],

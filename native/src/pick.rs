@@ -98,9 +98,8 @@ pub fn random(
     };
     let first = draw(&mut left)?;
     let Some(second) = two.then(|| draw(&mut left)).flatten() else { return Some(first) };
-    let load = |i: usize, other: usize| {
-        ledger.inflight(all[i].engine) * u64::from(all[other].weight)
-    };
+    let load =
+        |i: usize, other: usize| ledger.inflight(all[i].engine) * u64::from(all[other].weight);
     Some(if load(second, first) < load(first, second) { second } else { first })
 }
 
