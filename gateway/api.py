@@ -147,6 +147,8 @@ class Recorded:
             await self._foreign(scope, receive, send)
             return
         exchange = request.context
+        if exchange.over:  # the client left before its turn came
+            return
         plan = scope[PLAN] = exchange.ctx.plan
         if plan.kind == "proxy" and scope["raw_path"] not in OWN_PATHS:
             await self._app(scope, receive, send)  # the exchange records itself

@@ -139,6 +139,7 @@ def run(config: Config) -> int:
     try:
         open_error_log(config.error_log, config.error_level)
         relay.body_budget.limit = config.body_buffer_total
+        relay.client_limit.limit = config.worker_connections
         app = build(config)
         for listener in app.listeners:
             listener.bind()

@@ -187,12 +187,12 @@ class Group:
         if engine.healthy == healthy:
             return
         engine.healthy = healthy
+        engine.team.refresh(now)
         if healthy:
             log.log(NOTICE, "upstream `%s`: engine %s is healthy", self.name, engine.address)
         else:
             log.error("upstream `%s`: engine %s fails its health check: %s",
                       self.name, engine.address, why)  # fmt: skip
-        engine.team.refresh(now)
 
 
 class EngineTable:

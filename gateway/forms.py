@@ -6,6 +6,7 @@ Only as much of RFC 7578 as is needed to find one small text field; anything els
 from __future__ import annotations
 
 VALUE_MAX = 512  # bytes of a model's name
+PARTS_MAX = 256  # looked at; a form of more has no model for us
 _DISPOSITION = b"content-disposition:"
 
 
@@ -17,7 +18,9 @@ def model_span(body: bytes, content_type: bytes) -> tuple[int, int] | None:
     mark = b"--" + boundary
     found = None
     at = body.find(mark)
-    while at >= 0:
+    for _ in range(PARTS_MAX):
+        if at < 0:
+            return found
         head = at + len(mark) + 2
         end = body.find(b"\r\n\r\n", head, head + 4096)
         following = body.find(b"\r\n" + mark, head)
@@ -26,7 +29,7 @@ def model_span(body: bytes, content_type: bytes) -> tuple[int, int] | None:
         if end < following and _is_model(body[head:end]) and following - end - 4 <= VALUE_MAX:
             found = end + 4, following
         at = following + 2
-    return found
+    return None
 
 
 def _boundary(content_type: bytes) -> bytes | None:

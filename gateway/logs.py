@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+from gateway.detached import Detached
 from native.relay import LogBuffer
 
 FLUSH_BYTES = 64 << 10  # a buffer of this size goes to the writer at once
@@ -64,7 +65,7 @@ def open_error_log(path: str, level: str) -> None:
     for old in log.handlers[:]:
         log.removeHandler(old)
         old.close()
-    log.addHandler(handler)
+    log.addHandler(Detached(handler))
     log.setLevel(LEVELS[level])
     log.propagate = False
 

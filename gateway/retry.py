@@ -4,8 +4,8 @@ pure.
     nothing was sent (refused, connect time-out)       free, unless `off`
     an idle connection was already closed, and nothing
       of the request was acknowledged                  free, on the same engine, even with `off`
-    sent, no byte of the reply came                    if listed; POST, PATCH and LOCK need
-                                                       `non_idempotent`
+    sent, no byte of the reply came                    if listed; methods that are not idempotent
+                                                       (POST) need `non_idempotent`
     a listed status, its reply not yet passed on       likewise
     any byte went to the client, or the client left    never
 
@@ -22,7 +22,8 @@ from gateway.conf.model import Location
 Step = Literal["done", "replay", "next", "fail"]
 
 REPLAYS_MAX = 3  # closed idle connections met by one request; then it counts as a failure
-_NOT_IDEMPOTENT = frozenset({b"POST", b"PATCH", b"LOCK"})
+# RFC 9110 §9.2.2
+_IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})
 _ERRORS = frozenset({"connect", "reset", "eof"})
 _TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout"})
 
@@ -64,7 +65,7 @@ class Rules:
 
     def may_repeat(self, method: bytes) -> bool:
         """Whether a request that was sent may be sent again."""
-        return self.non_idempotent or method not in _NOT_IDEMPOTENT
+        return self.non_idempotent or method in _IDEMPOTENT
 
     def on_status(self, status: int, method: bytes) -> bool:
         """Whether a reply of this status asks for another engine."""

@@ -25,6 +25,7 @@ import uvloop
 
 from native import relay
 
+TLS_FAREWELL_S = 1.0
 POLL_S = 0.05  # how often a drain looks whether it is over
 
 
@@ -159,7 +160,14 @@ class Server(uvicorn.Server):
             sock = listener.sock or listener.bind()
             create = loop.create_unix_server if listener.unix_path else loop.create_server
             self.servers.append(
-                await create(factory, sock=sock, ssl=listener.ssl_context, backlog=listener.backlog)
+                await create(
+                    factory,
+                    sock=sock,
+                    ssl=listener.ssl_context,
+                    # A client's farewell is not waited for as long as its handshake.
+                    ssl_shutdown_timeout=TLS_FAREWELL_S if listener.ssl_context else None,
+                    backlog=listener.backlog,
+                )
             )
         self.started = True
 

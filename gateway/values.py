@@ -287,7 +287,7 @@ TABLE: dict[str, Getter] = {
     "upstream_bytes_received": lambda c: _tried(c, lambda a: str(a.leg.bytes_received)),
     "attempts": lambda c: str(len(c.attempts) + (not c.t_end and c.engine is not None)),
     # inference
-    "model": lambda c: c.model or None,
+    "model": lambda c: c.model[:256] or None,  # a client's text: bounded in a line
     "stream": lambda c: "1" if c.scan is not None and c.scan.stream else "0",
     "engine": lambda c: c.engine.address if c.engine is not None else None,
     "ttft": _ttft,

@@ -1,11 +1,38 @@
 # A client's connection: what the event loop tells it, what the pipeline and a Leg ask of it.
 
+cdef class Crowd:
+    """How many client connections this worker holds at most; `limit` 0 = any number."""
+    cdef public Py_ssize_t limit
+    cdef readonly Py_ssize_t refused
+
+
+cdef Crowd _crowd = Crowd()
+client_limit = _crowd
+
+cdef extern from "sys/ioctl.h" nogil:
+    int ioctl(int, unsigned long, ...)
+    unsigned long TIOCOUTQ
+
+cdef extern from "sys/socket.h" nogil:
+    struct linger:
+        int l_onoff
+        int l_linger
+    int setsockopt(int, int, int, const void*, unsigned int)
+    int SOL_SOCKET
+    int SO_LINGER
+
+cdef linger _NO_LINGER
+_NO_LINGER.l_onoff = 1
+_NO_LINGER.l_linger = 0
+
+
 cdef class Client(Reader):
     """One client connection; it serves one request at a time, in order."""
     cdef object app
     cdef set registry
     cdef Cycle cycle
     cdef double linger_until
+    cdef int unread              # bytes in the kernel's buffer when a stalled client was last looked at
     cdef tuple pairs             # (host, port) of both ends, once the Starlette lane has asked
 
     def __init__(self, gate, app, listener, registry):
@@ -28,6 +55,9 @@ cdef class Client(Reader):
         self.registry.add(self)
         self.watch()
         self.deadline = now_s() + self.limits.header_timeout_s
+        if _crowd.limit and len(self.registry) > _crowd.limit:
+            _crowd.refused += 1
+            self._refuse(None, (503, "overloaded", "this worker holds as many connections as it may"))
 
     def data_received(self, bytes data):
         if self.state == S_HEAD and not self.write_paused:
@@ -56,6 +86,7 @@ cdef class Client(Reader):
         self.fd = -1
         self.unwatch()
         self.registry.discard(self)
+        self.transport = None     # a TLS transport holds us: the ring would stay until a collection
         self.request = None
         self.pending = b""
         self.body_parts = None
@@ -63,6 +94,7 @@ cdef class Client(Reader):
     def pause_writing(self):
         cdef Leg leg = self.leg
         self.write_paused = True
+        self.unread = -1
         self.deadline = now_s() + self.limits.send_timeout_s
         if leg is not None:
             leg.hold()
@@ -90,8 +122,11 @@ cdef class Client(Reader):
         cdef Leg leg = self.leg
         self.deadline = 0
         if self.write_paused:
-            # The client takes nothing: it is treated as gone.
-            if self.state == S_BUSY or self.state == S_STREAM:
+            # The client takes nothing: it is treated as gone. One that reads slowly frees no room here for
+            # long, as the kernel's own buffer comes first: that it shrinks is a sign of life.
+            if self._still_reads():
+                self.deadline = now + self.limits.send_timeout_s
+            elif self.state == S_BUSY or self.state == S_STREAM:
                 self._left()
             else:
                 self.shut(True)
@@ -112,6 +147,15 @@ cdef class Client(Reader):
             leg.fail("client_timeout", "the request body did not arrive in time")
         elif self.state == S_LINGER or self.state == S_CLOSED:
             self.shut(True)
+
+    cdef bint _still_reads(self):
+        """Has the client taken bytes out of the kernel's buffer since this was asked last?"""
+        cdef int left = 0
+        cdef int before = self.unread
+        if self.transport is None or ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, &left) != 0:
+            return False
+        self.unread = left
+        return before < 0 or left < before
 
     # ---- what the pipeline calls ----
 
@@ -174,6 +218,8 @@ cdef class Client(Reader):
         self.closing_ = True
         if leg is not None:
             leg.fail("shutdown", "the gateway is stopping")
+        elif self.state == S_BODY:
+            self._refuse(self.request, (503, "draining", "the gateway is stopping"))
         if self.transport is not None and self.state != S_CLOSED and self.state != S_LINGER:
             self.shut(False)
 
@@ -230,6 +276,9 @@ cdef class Client(Reader):
             self.transport.write_eof()
 
     cdef abort(self):
+        if self.request is not None and self.request.version == 10 and self.fd >= 0:
+            # Its reply ends with the connection: only a reset tells that this is not the end of it.
+            setsockopt(self.fd, SOL_SOCKET, SO_LINGER, &_NO_LINGER, sizeof(_NO_LINGER))
         self.state = S_CLOSED
         self.leg = None
         self.cycle = None

@@ -5,6 +5,56 @@ cdef enum:
     EDIT_EVENT_MAX = 1 << 20     # an event longer than this passes unchanged
 
 
+cdef bint model_value(const char* p, Py_ssize_t n, Py_ssize_t* start, Py_ssize_t* stop) noexcept nogil:
+    """Where the reply names its model: a string under "model" at the top of the event's object, or in its
+    "response" (responses) or "message" (messages). A "model" in metadata or text is the user's own."""
+    cdef Py_ssize_t i = 0, key = -1, key_end = -1, from_
+    cdef int depth = 0
+    cdef bint inside = False          # within response or message
+    while i < n:
+        if p[i] == 34:
+            from_ = i
+            i += 1
+            while i < n and p[i] != 34:
+                i += 2 if p[i] == 92 else 1
+            if i >= n:
+                return False
+            i += 1
+            key, key_end = from_, i   # perhaps: a colon must follow
+            continue
+        if p[i] == 123 or p[i] == 91:
+            depth += 1
+            if depth == 2:
+                inside = p[i] == 123 and (named(p, key, key_end, b"response", 8)
+                                          or named(p, key, key_end, b"message", 7))
+            key = -1
+        elif p[i] == 125 or p[i] == 93:
+            depth -= 1
+            if depth == 1:
+                inside = False
+        elif p[i] == 58 and key >= 0 and (depth == 1 or depth == 2 and inside):
+            if named(p, key, key_end, b"model", 5):
+                i += 1
+                while i < n and (p[i] == 32 or p[i] == 9):
+                    i += 1
+                if i >= n or p[i] != 34:
+                    return False
+                start[0] = i
+                i += 1
+                while i < n and p[i] != 34:
+                    i += 2 if p[i] == 92 else 1
+                stop[0] = i + 1
+                return i < n
+        elif p[i] == 44:
+            key = -1
+        i += 1
+    return False
+
+
+cdef inline bint named(const char* p, Py_ssize_t start, Py_ssize_t stop, const char* word, Py_ssize_t n) noexcept nogil:
+    return start >= 0 and stop - start == n + 2 and memcmp(p + start + 1, word, n) == 0
+
+
 cdef class Edits:
     """`model_to`: what the reply's "model" shall read (empty = leave it). `drop_usage`: cut the usage chunk
     of a stream and the null usage of its other chunks."""
@@ -17,33 +67,13 @@ cdef class Edits:
         self.drop_usage = drop_usage
 
     cpdef bytes model(self, bytes text):
-        """`text` with the first "model" string replaced."""
-        cdef const char* p = PyBytes_AS_STRING(text)
-        cdef Py_ssize_t n = PyBytes_GET_SIZE(text), i, stop
-        cdef const char* at
+        """`text` with the reply's own "model" replaced; see model_value."""
+        cdef Py_ssize_t i = 0, stop = 0
         if not self.model_to:
             return text
-        i = 0
-        while True:
-            at = <const char*>memmem(p + i, n - i, b'"model"', 7)
-            if at == NULL:
-                return text
-            i = at - p + 7
-            while i < n and (p[i] == 32 or p[i] == 9):
-                i += 1
-            if i < n and p[i] == 58:     # a key, not a value
-                break
-        i += 1
-        while i < n and (p[i] == 32 or p[i] == 9):
-            i += 1
-        if i >= n or p[i] != 34:
+        if not model_value(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), &i, &stop):
             return text
-        stop = i + 1
-        while stop < n and p[stop] != 34:
-            stop += 2 if p[stop] == 92 else 1
-        if stop >= n:
-            return text
-        return b"%b%b%b" % (text[:i], self.model_to, text[stop + 1:])
+        return b"%b%b%b" % (text[:i], self.model_to, text[stop:])
 
     cpdef bytes event(self, bytes text):
         """One whole event, its blank line included; b"" = it is cut."""

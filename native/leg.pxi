@@ -294,7 +294,7 @@ cdef class Leg(Reply):
         self.conn = None
         if conn is not None:
             # Bytes after a reply, or a request body still on its way: the connection is out of step.
-            if self.engine_keeps and not excess and self.body_done:
+            if self.engine_keeps and not excess and self.body_done and conn.drained():
                 if self.held and not conn.lost:
                     conn.transport.resume_reading()
                 self.pool.give(conn)

@@ -3,6 +3,7 @@
 
 cdef enum:
     LINE_BUFFER = 65536
+    MODEL_MAX = 256        # characters of a client's model name that a line shows
 
 cdef enum:
     ESCAPE_DEFAULT = 0     # nginx: quotes, backslashes and what is not printable ASCII as \xXX; absent = "-"
@@ -43,6 +44,10 @@ cdef class LogBuffer:
         """The bytes collected so far."""
         out = PyBytes_FromStringAndSize(self.data, self.size)
         self.size = self.lines = 0
+        if self.cap > 4 * LINE_BUFFER:
+            PyMem_Free(self.data)
+            self.data = NULL
+            self.cap = 0
         return out
 
     def put(self, bytes line):
@@ -353,7 +358,7 @@ cdef class LogLine:
         elif code == V_TRIES:
             out.add_number(len(<tuple>ctx.attempts) + (1 if not ctx.t_end and ctx.engine is not None else 0))
         elif code == V_MODEL:
-            self._text(ctx.model or None, out)
+            self._text(ctx.model[:MODEL_MAX] or None, out)
         elif code == V_STREAM:
             out.add(b"1" if ctx.scan is not None and ctx.scan.stream else b"0", 1)
         elif code == V_ERROR:

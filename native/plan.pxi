@@ -10,7 +10,7 @@ cdef class RequestPlan:
 
     cdef bytes head(self, Request r, bytes method, bytes target, bytes host, bytes extra, long long length, bint chunked):
         """The request head for an engine; `length` < 0 = no Content-Length."""
-        cdef Py_ssize_t size, at = 0
+        cdef Py_ssize_t size, at = 0, i
         cdef bytes out
         cdef char* o
         cdef char number[64]
@@ -19,7 +19,10 @@ cdef class RequestPlan:
             digits = snprintf(number, 64, b"transfer-encoding: chunked\r\n")
         elif length >= 0:
             digits = snprintf(number, 64, b"content-length: %lld\r\n", length)
-        size = (len(method) + len(target) + len(host) + len(extra) + r.head_bytes + digits + 64)
+        size = len(method) + len(target) + len(host) + len(extra) + digits + 64
+        for i in range(r.field_count):
+            # As written here: `name: value` CR LF, whatever blanks the client left out.
+            size += r.fields[i].name_len + r.fields[i].value_len + 4
         out = PyBytes_FromStringAndSize(NULL, size)
         o = PyBytes_AS_STRING(out)
         at = put(o, at, PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method))
@@ -32,6 +35,8 @@ cdef class RequestPlan:
         at = put(o, at, PyBytes_AS_STRING(extra), PyBytes_GET_SIZE(extra))
         at = put(o, at, number, digits)
         at = put(o, at, b"\r\n", 2)
+        if at > size:
+            raise SystemError("a request head outgrew its buffer")
         return out[:at]
 
 

@@ -14,6 +14,7 @@ cdef enum:
 
 cdef enum:
     READ_AHEAD_MAX = 65536       # unparsed bytes kept behind a running exchange
+    TURN_MAX = 32                # requests of one connection in one turn of the loop
     TARGET_LINE_MAX = TARGET_MAX + 64
 
 # After an early answer what the client still sends is thrown away for a while, as nginx does.
@@ -44,6 +45,7 @@ cdef class Reader(Sink):
 
     cdef _advance(self, bytes data):
         """Parses and starts what `data` holds, one request after another, as far as replies allow."""
+        cdef int turn
         if self.pending:
             data = self.pending + data
             self.pending = b""
@@ -52,7 +54,10 @@ cdef class Reader(Sink):
             return
         self.processing = True
         try:
-            while data and self.state == S_HEAD and not self.write_paused:
+            for turn in range(TURN_MAX):
+                if not data or self.state != S_HEAD or self.write_paused:
+                    self.pending = data
+                    return
                 self._one(data)
                 if self.state != S_HEAD or self.pending is data:
                     return
@@ -61,6 +66,19 @@ cdef class Reader(Sink):
             self.pending = data
         finally:
             self.processing = False
+        if data:
+            # Requests that are answered at once come in a flood: other clients have their turn first.
+            self._pause_reading()
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self):
+        cdef bytes data
+        if self.state == S_HEAD and not self.processing and not self.write_paused:
+            self._resume_reading()
+            if self.pending:
+                data = self.pending
+                self.pending = b""
+                self._advance(data)
 
     cdef _one(self, bytes data):
         """Takes one request off `data`, or keeps all of it as `pending` when the head is not complete."""
@@ -314,5 +332,5 @@ cdef class Reader(Sink):
     cdef _resume_reading(self):
         if self.read_paused:
             self.read_paused = False
-            if not self.transport.is_closing():
+            if self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()

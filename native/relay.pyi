@@ -61,6 +61,13 @@ class Budget:
 
 body_budget: Budget
 
+class Crowd:
+    limit: int
+    @property
+    def refused(self) -> int: ...
+
+client_limit: Crowd
+
 class Request:
     method: bytes
     target: bytes

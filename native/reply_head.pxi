@@ -47,12 +47,13 @@ cdef class ReplyHead:
                 return True
             end += start
             # "HTTP/1.x NNN ..." CR LF
-            if end - start < 14 or memcmp(raw + start, b"HTTP/1.", 7) != 0 or raw[start + 8] != 32:
+            if (end - start < 14 or memcmp(raw + start, b"HTTP/1.", 7) != 0 or raw[start + 8] != 32
+                    or raw[start + 7] < 48 or raw[start + 7] > 57):
                 self.fault = "the reply does not begin with an HTTP/1 status line"
                 return True
             status = <int>parse_length(raw + start + 9, 3)
-            if status < 100 or raw[start + 12] != 32 and raw[start + 12] != 13:
-                self.fault = "the reply's status is not a number of three digits"
+            if status < 100 or status > 599 or raw[start + 12] != 32 and raw[start + 12] != 13:
+                self.fault = "the reply's status is not a number from 100 to 599"
                 return True
             if status >= 200:
                 break
@@ -67,11 +68,16 @@ cdef class ReplyHead:
         return True
 
     cdef _fields(self):
+        cdef Py_ssize_t i
         cdef const char* at = <const char*>memchr(self.raw + self.start, 13, self.size - self.start)
         if at == NULL or at[1] != 10:
             self.fault = "the reply's status line is malformed"
             return
         self.line_end = at - self.raw
+        for i in range(self.start, self.line_end):
+            if not CLASS[<uint8_t>self.raw[i]] & 2:
+                self.fault = "the reply's status line holds a control character"
+                return
         self.count = parse_fields(self.raw, self.line_end + 2, self.size, self.fields, REPLY_FIELDS_MAX)
         if self.count < 0:
             self.fault = "a header line of the reply is malformed"

@@ -99,6 +99,8 @@ cdef class Request:
         """The first header of that lower-case name."""
         cdef Py_ssize_t i, n = PyBytes_GET_SIZE(name)
         cdef const char* key = PyBytes_AS_STRING(name)
+        if self.authority is not None and name == b"host":
+            return self.authority         # of an absolute target: it counts, whatever Host says (RFC 9112 §3.2.2)
         for i in range(self.field_count):
             if self.fields[i].name_len == n and memcmp(self.raw + self.fields[i].name, key, n) == 0:
                 return PyBytes_FromStringAndSize(self.raw + self.fields[i].value, self.fields[i].value_len)
@@ -192,6 +194,18 @@ cdef tuple parse_request(Request r, const char* p, Py_ssize_t start, Py_ssize_t 
     return _framing(r) or _target(r)
 
 
+cdef bint host_is_plain(const char* p, Py_ssize_t n) noexcept nogil:
+    """Letters, digits and -._~%:[] only: what else a URI's host may hold does not name a server."""
+    cdef Py_ssize_t i
+    cdef uint8_t c
+    for i in range(n):
+        c = <uint8_t>p[i]
+        if not (48 <= c <= 58 or 65 <= c <= 91 or 97 <= c <= 122
+                or c == 93 or c == 45 or c == 46 or c == 95 or c == 126 or c == 37):
+            return False
+    return True
+
+
 cdef tuple _framing(Request r):
     """Content-Length, Transfer-Encoding, Connection, Host, Expect, Upgrade: read once, conflicts refused."""
     cdef Py_ssize_t i
@@ -207,6 +221,8 @@ cdef tuple _framing(Request r):
         v = r.raw + f.value
         if f.name_len == 4 and memcmp(name, b"host", 4) == 0:
             hosts += 1
+            if not host_is_plain(v, f.value_len):
+                return _bad("the Host header is not a host and a port")
         elif f.name_len == 14 and memcmp(name, b"content-length", 14) == 0:
             if r.content_length >= 0:
                 return _bad("more than one Content-Length")

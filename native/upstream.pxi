@@ -53,6 +53,7 @@ cdef class Conn(Wire):
         if leg is not None:
             leg.upstream_end(exc)
         self.fd = -1
+        self.transport = None     # a TLS transport holds us: the ring would keep buffers until a collection
 
     def pause_writing(self):
         cdef Leg leg = self.leg

@@ -50,6 +50,10 @@ cdef class Wire(Timed):
             self.queued = False
         return True
 
+    cdef bint drained(self):
+        """Has everything that was written gone to the socket?"""
+        return not self.queued or self.transport is None or self.transport.get_write_buffer_size() == 0
+
     cdef put(self, bytes data):
         cdef Py_ssize_t n = PyBytes_GET_SIZE(data), sent
         if self.direct():
@@ -60,7 +64,8 @@ cdef class Wire(Timed):
             self.queued = True
             if sent > 0:
                 data = data[sent:]
-        self.transport.write(data)
+        if self.transport is not None:
+            self.transport.write(data)
 
     cdef put_raw(self, const char* p, Py_ssize_t n):
         cdef Py_ssize_t sent = 0
@@ -71,4 +76,5 @@ cdef class Wire(Timed):
             self.queued = True
             if sent < 0:
                 sent = 0
-        self.transport.write(PyBytes_FromStringAndSize(p + sent, n - sent))
+        if self.transport is not None:
+            self.transport.write(PyBytes_FromStringAndSize(p + sent, n - sent))

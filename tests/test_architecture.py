@@ -28,20 +28,10 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    (
-        "__init__",
-        "conf",
-        "error_base",
-        "paths",
-        "forms",
-        "ids",
-        "logs",
-        "marks",
-        "ledger",
-        "server",
-    ),
+    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
     ("refusals",),
     ("errors",),
+    ("logs", "marks", "ledger", "server"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
     ("over", "peer", "variables", "maps", "access"),
     ("made", "limits", "policy", "secure"),

@@ -92,6 +92,7 @@ def test_error_lines_look_like_nginxs(tmp_path: Path, quiet_log: None) -> None:
         raise ValueError("two\nlines")
     except ValueError:
         log.exception("fault")
+    log.handlers[0].close()  # what waits is written
     lines = path.read_text().splitlines()
     assert len(lines) == 2
     assert lines[0].endswith(f"[notice] {os.getpid()}#0: shown 1") and lines[0][4] == "/"
