@@ -1,7 +1,6 @@
 """The first phase: may this request be served at all? Sizes, methods and the worker's own limit.
 
-Invariant: what `enter` let in is let out once, by `leave` (the record calls it). Connection and
-rate limits per client take their places here as further guards.
+Invariant: what `enter` let in is let out once, by `leave` (the record calls it).
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
+from gateway.values import address
 
 if TYPE_CHECKING:
     from gateway.context import Context
@@ -35,7 +35,10 @@ class Gatehouse:
             return errors.MethodNotAllowed(
                 method=request.method.decode(), path=ctx.path.decode("latin-1")
             )
-        max_body = ctx.plan.max_body
+        plan = ctx.plan
+        if plan.access and not plan.access.allows(address(ctx)):
+            return denied()
+        max_body = plan.max_body
         if max_body and request.body is not None and len(request.body) > max_body:
             return too_large(max_body)
         if self.active >= self.limit:
@@ -48,6 +51,10 @@ class Gatehouse:
 
     def leave(self) -> None:
         self.active -= 1
+
+
+def denied() -> errors.Forbidden:
+    return errors.Forbidden(what="Requests from this address are not served here")
 
 
 def too_large(limit: int) -> errors.BodyTooLarge:

@@ -30,6 +30,7 @@ from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.admit import denied
 from gateway.context import OWN_PATHS
 from gateway.orders import Answer
 from native.relay import AsgiClient
@@ -207,7 +208,10 @@ class Recorded:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
         raw = scope.get("raw_path") or scope["path"].encode()
         plan, _ = front.site.find(host, raw)  # type: ignore[attr-defined]
-        if (plan is not None and plan.kind in ("admin", "metrics")) or scope["path"].startswith(
+        address = (scope.get("client") or ("unix:",))[0]
+        if plan is not None and plan.access and not plan.access.allows(address):
+            await _error(denied())(scope, receive, send)
+        elif (plan is not None and plan.kind in ("admin", "metrics")) or scope["path"].startswith(
             "/kvgate/"
         ):
             scope[PLAN] = plan or front.nowhere  # type: ignore[attr-defined]

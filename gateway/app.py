@@ -94,7 +94,9 @@ class App:
         open_error_log(config.error_log, config.error_level)
         self.pulse.say()  # engines that leave have their last word
         self.table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
-        compiled = fronts.build(config, self.table, self.memory.stats, self.writer)
+        compiled = fronts.build(
+            config, self.table, self.memory.stats, self.writer, self.memory.zones
+        )
         contexts = {a: tls.context(front) for a, front in compiled.by_address.items()}
         swapped = Swapped([], [], [])
         for address in self.by_address.keys() - compiled.by_address.keys():
@@ -143,7 +145,7 @@ def build(
     table = EngineTable(memory.ledger, upstream_tls)
     table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
     stats, writer, life = memory.stats, Writer(), Life()
-    compiled = fronts.build(config, table, stats, writer)
+    compiled = fronts.build(config, table, stats, writer, memory.zones)
     control = ControlPlane(upstream_tls)
     health, models = Health(table, control), Models(table, control, tell_models)
     models.catalogs = compiled.catalogs
@@ -185,7 +187,7 @@ def draft(config: Config, memory: Memory) -> tuple[Wanted, ...]:
     table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
     writer = Writer()
     try:
-        compiled = fronts.build(config, table, memory.stats, writer)
+        compiled = fronts.build(config, table, memory.stats, writer, memory.zones)
         for front in compiled.by_address.values():
             tls.context(front)
     finally:
@@ -202,7 +204,7 @@ def _wanted(front: Front) -> Wanted:
         unix_path=listen.unix_path,
         unix_mode=0o600 if front.is_admin else 0o666,
         backlog=listen.backlog,
-        reuseport=getattr(listen, "reuseport", False),
+        reuseport=listen.reuseport,
     )
 
 
@@ -218,6 +220,7 @@ def _limits(default: Server) -> relay.Limits:
         body_timeout_s=default.client_body_timeout_s,
         keepalive_timeout_s=default.keepalive_timeout_s,
         keepalive_requests=default.keepalive_requests,
+        send_timeout_s=default.send_timeout_s,
     )
 
 

@@ -14,9 +14,12 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gateway import __version__
+
+if TYPE_CHECKING:
+    from gateway.conf.model import Config
 
 DEFAULT_FILE = "kvgate.conf"
 USAGE = 2
@@ -25,6 +28,7 @@ USAGE = 2
 _COMMANDS = {
     ("sim",): ("engines.sim.cli", "run a simulated vLLM server"),
     ("engine", "vllm"): ("engines.vllm.cli", "print or run a vLLM command line"),
+    ("upstream",): ("gateway.cli_upstream", "add, remove, drain, ready or down an engine"),
     ("demo",): ("gateway.demo", "two engines, the gateway and a few questions"),
 }
 
@@ -78,6 +82,8 @@ def _parser() -> _Parser:
     add("-g", metavar="DIRECTIVES", dest="globals", help="directives before the file's own")
     add("-t", action="store_true", dest="test", help="test the configuration and exit")
     add("-T", action="store_true", dest="dump", help="test the configuration, print it and exit")
+    words = ("stop", "quit", "reload", "reopen")
+    add("-s", choices=words, metavar="SIGNAL", dest="signal", help=f"signal: {', '.join(words)}")
     add("-v", action="store_true", dest="version", help="print the version and exit")
     add("-V", action="store_true", dest="versions", help="print versions of all parts and exit")
     add("--format", choices=("text", "json"), default="text", help="form of -t's messages")
@@ -111,8 +117,23 @@ def _with_configuration(options: argparse.Namespace) -> int:
         print(dump(loaded.sources))
     if only_test:
         return 0
+    if options.signal:
+        return _signal(loaded.config, options.signal)
     run: Callable[..., int | None] = importlib.import_module("gateway.master").run
     return run(loaded.config, lambda: read(_file(options), options.prefix, options.globals)) or 0
+
+
+def _signal(config: Config, word: str) -> int:
+    from gateway.cli_signal import NotSent, send
+
+    try:
+        send(config, word)
+    except NotSent as error:
+        print(f"kvgate: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"    hint: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _file(options: argparse.Namespace) -> str:

@@ -6,13 +6,14 @@ copies), so building a context costs one allocation. Times are monotonic seconds
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.engines import Engine, Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
-    from native._core import Scan
+    from native._core import Conns, Scan
     from native.relay import Client, Edits, Leg, Request
 
 
@@ -41,25 +42,35 @@ class Context:
         "body",
         "bytes_sent",
         "client",
+        "delay_s",
         "edits",
         "engine",
         "error",
+        "first_error",
+        "forced",
         "group",
+        "held",
+        "how",
         "inside",
         "lane",
         "leg",
+        "made",
+        "method",
         "model",
         "path",
         "pinned",
         "plan",
+        "policy",
         "request",
         "request_id",
         "scan",
+        "sent",
         "status",
         "stripped",
         "t_end",
         "target",
         "termination",
+        "turned",
     )
 
     client: Client
@@ -86,6 +97,16 @@ class Context:
         self.request_id = request_id  # made here; the client's own is only echoed
         self.lane = "express"  # or "starlette"
         self.inside = False  # it holds a place of the worker's
+        self.held: tuple[tuple[Conns, bytes], ...] = ()  # places in zones of limit_conn
+        self.delay_s = 0.0  # how long a rate makes it wait
+        self.policy: Mapping[str, str | float] = {}  # what it asks for by policy headers
+        self.made: dict[str, str] | None = None  # variables of maps, sets and groups used so far
+        # error_page
+        self.turned = False  # another location answers instead of an error
+        self.forced = 0  # the status of its answer; 0 = its own
+        self.first_error: GatewayError | None = None
+        self.method = request.method  # of the request to the engine
+        self.sent = request.target  # what stands for the target
         # route
         self.scan: Scan | None = None
         self.model = ""  # as the client named it
@@ -97,6 +118,7 @@ class Context:
         # pick
         self.pinned: Engine | None = None  # the only engine that can answer
         self.engine: Engine | None = None
+        self.how = ""  # the method of the pick; "pinned" where only one engine could answer
         # decode
         self.leg = None
         self.attempts: tuple[Attempt, ...] = ()  # legs that ended, in order

@@ -26,10 +26,13 @@ def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
     plan = ctx.plan
     request = ctx.request
     request_plan = plan.request_plan
-    if not plan.trust and request.has_prefix(OWN_PREFIX):
+    if request.has_prefix(OWN_PREFIX) and (not plan.trust or plan.policies):
         request_plan = _without_own(ctx)
-    pool = engine.pools[plan.tls]
-    assert pool is not None  # opened for every scheme that a location speaks
+    if plan.secure is None:
+        pool = engine.pools[plan.tls]
+        assert pool is not None  # opened for every scheme that a location speaks
+    else:
+        pool = engine.secured(plan.secure.context, plan.secure.name(ctx))
     leg = Leg(ctx.client, request, pool, request_plan, plan.reply_plans[engine.upstream], owner)
     leg.target = ctx.target
     leg.host = engine.host if plan.host is None else plan.host(ctx)
@@ -37,6 +40,9 @@ def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
     leg.body = ctx.body
     leg.edits = ctx.edits
     leg.reply_extra = reply_lines(ctx, True)
+    if ctx.turned:
+        leg.method = ctx.method
+        leg.reply_status = ctx.forced
     return leg
 
 
@@ -66,5 +72,8 @@ def reply_lines(ctx: Context, all_of_them: bool) -> bytes:
     if plan.receipt and ctx.engine is not None:
         lines += b"x-kvgate-engine: %b\r\nx-kvgate-attempts: %d\r\n" % (
             ctx.engine.host, len(ctx.attempts) + (ctx.error is None),
+        )  # fmt: skip
+        lines += b"x-kvgate-policy: %b\r\nx-kvgate-queue-ms: %d\r\n" % (
+            ctx.how.encode(), ctx.delay_s * 1000,
         )  # fmt: skip
     return lines

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from ssl import SSLContext
 
+from gateway import values
 from gateway.conf.model import EngineLine, Upstream
 from gateway.ledger import UNKNOWN, WELL, Key, Ledger
 from gateway.logs import NOTICE, log
@@ -20,13 +21,15 @@ from gateway.variables import compile_header
 from native._core import EngineSet, HashRing, RoundRobin
 from native.relay import Pool
 
+TLS_POOLS_MAX = 64  # kinds of TLS connections to one engine
+
 
 class Engine:
     """One vLLM server. `slot` is its handle in the ledger."""
 
     __slots__ = (
         "address", "checked", "gone", "healthy", "host", "line", "marks", "opened", "past", "place",
-        "pools", "slot", "team", "upstream", "why",
+        "pools", "slot", "team", "tls_pools", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -45,6 +48,7 @@ class Engine:
         self.pools: list[Pool | None] = [None, None]  # http, https
         self.past = (0, 0, 0)  # what closed pools had opened, reused, failed to open
         self.opened = (0, 0, 0)  # the same over all pools, as last told to the shared memory
+        self.tls_pools: dict[tuple[SSLContext, str], Pool] = {}  # of locations with proxy_ssl_*
         self.team: Team
         self.place = 0  # in its team
 
@@ -60,7 +64,7 @@ class Engine:
 
     def counts(self) -> tuple[int, int, int]:
         """Connections opened, requests sent on idle ones, connections that failed, ever."""
-        pools = [pool for pool in self.pools if pool is not None]
+        pools = self._all_pools()
         opened, reused, failed = self.past
         return (
             opened + sum(pool.opened for pool in pools),
@@ -68,27 +72,60 @@ class Engine:
             failed + sum(pool.connect_errors for pool in pools),
         )
 
+    def _all_pools(self) -> list[Pool]:
+        return [*(pool for pool in self.pools if pool is not None), *self.tls_pools.values()]
+
     def connections(self) -> tuple[int, int]:
         """Of this worker, now: idle, active."""
-        pools = [pool for pool in self.pools if pool is not None]
+        pools = self._all_pools()
         return sum(pool.idle for pool in pools), sum(pool.active for pool in pools)
 
     def replace_pool(self, at: int, pool: Pool) -> None:
         """A pool with other settings; the former one's connections end with their exchanges."""
         former = self.pools[at]
         if former is not None:
-            self.past = (
-                self.past[0] + former.opened,
-                self.past[1] + former.reused,
-                self.past[2] + former.connect_errors,
-            )
-            former.close()
+            self._retire(former)
         self.pools[at] = pool
+
+    def _retire(self, pool: Pool) -> None:
+        opened, reused, failed = self.past
+        self.past = (
+            opened + pool.opened, reused + pool.reused, failed + pool.connect_errors,
+        )  # fmt: skip
+        pool.close()
+
+    def secured(self, context: SSLContext, name: str) -> Pool:
+        """The connections made with a context and a name to check and to send ("" = none)."""
+        pool = self.tls_pools.get((context, name))
+        if pool is None:
+            if len(self.tls_pools) >= TLS_POOLS_MAX:
+                self._close_secured()
+            pool = self.open_pool(self.team.group.conf, context, name)
+            self.tls_pools[context, name] = pool
+        return pool
+
+    def open_pool(self, conf: Upstream, context: SSLContext | None, name: str) -> Pool:
+        return Pool(
+            host=self.line.host,
+            port=self.line.port,
+            unix_path=self.line.unix_path,
+            ssl=context,
+            server_hostname=name,
+            max_idle=conf.keepalive,
+            idle_s=conf.keepalive_timeout_s,
+            max_requests=conf.keepalive_requests,
+        )
+
+    def _close_secured(self) -> None:
+        for pool in self.tls_pools.values():
+            self._retire(pool)
+        self.tls_pools.clear()
 
     def close(self) -> None:
         for pool in self.pools:
             if pool is not None:
                 pool.close()
+        self._close_secured()
 
 
 class Team:
@@ -156,6 +193,8 @@ class Group:
             former.successor = self
         key = conf.balance.key
         self.key = None if key is None else compile_header(key)
+        if conf.balance.method == "ip_hash":
+            self.key = values.network
         self.by_address = {engine.address: engine for engine in engines}
         teams = []
         for at, backup in enumerate((False, True)):
@@ -282,16 +321,7 @@ class EngineTable:
             if scheme not in schemes:
                 continue
             if pool is None or (pool.max_idle, pool.idle_s, pool.max_requests) != wanted:
-                made = Pool(
-                    host=engine.line.host,
-                    port=engine.line.port,
-                    unix_path=engine.line.unix_path,
-                    ssl=self._tls if at else None,
-                    max_idle=conf.keepalive,
-                    idle_s=conf.keepalive_timeout_s,
-                    max_requests=conf.keepalive_requests,
-                )
-                engine.replace_pool(at, made)
+                engine.replace_pool(at, engine.open_pool(conf, self._tls if at else None, ""))
 
     def close(self) -> None:
         for group in self.groups.values():

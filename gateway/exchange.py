@@ -11,16 +11,19 @@ Starlette lane awaits `finished`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import decode, errors, marks, relay_faults
+from gateway import decode, errors, marks, policy, relay_faults
 from gateway.context import CLIENT_LEFT, Attempt, Context
 from gateway.logs import log
-from gateway.pick import pick
+from gateway.over import OVER
+from gateway.pick import pick, pinned
 from gateway.plan import ADDED_STATUSES
 from gateway.retry import Ended, step
+from gateway.turn import turn
 
 if TYPE_CHECKING:
     from gateway.engines import Engine
@@ -30,33 +33,11 @@ if TYPE_CHECKING:
 _TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", "read_timeout"})
 
 
-class Over:
-    """What `request.context` holds once its exchange has ended: whatever comes now is too late."""
-
-    __slots__ = ()
-    over = True
-
-    def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
-        """Nothing: the answer has been given."""
-
-    def abandon(self) -> None:
-        """Nothing: the record has been made."""
-
-
-OVER = Over()
-
-
 class Exchange:
     __slots__ = (
-        "_pipeline",
-        "_replays",
-        "_started",
-        "_successor",
-        "_tried",
-        "_waiter",
-        "ctx",
-        "over",
-    )
+        "_pipeline", "_replays", "_started", "_successor", "_timer", "_tried", "_waiter",
+        "ctx", "over",
+    )  # fmt: skip
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
         self.ctx = ctx
@@ -67,6 +48,11 @@ class Exchange:
         self._successor: Engine | None = None  # picked while a discarded reply's head was looked at
         self._started = 0.0
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, seconds: float, then: Callable[[Exchange], None]) -> None:
+        """Goes on later, unless the client leaves before."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, then, self)
 
     def begin(self) -> None:
         """Picks an engine and starts the first leg, or answers that there is none."""
@@ -84,8 +70,15 @@ class Exchange:
         assert group is not None
         if group.successor is not None:  # the plan is older than the engines
             group = ctx.group = group.latest()
-        key = b"" if group.key is None else group.key(ctx)
-        return pick(group, key, self._tried, now, getrandbits(64), ctx.pinned)
+        if ctx.pinned is not None:
+            ctx.how = "pinned"
+            return pinned(ctx.pinned, self._tried)
+        how = policy.method(ctx.policy) if ctx.policy else ""
+        ctx.how = how or group.conf.balance.method
+        key = policy.key(ctx.policy)
+        if not key and group.key is not None:
+            key = group.key(ctx)
+        return pick(group, key, self._tried, now, getrandbits(64), how)
 
     def _go(self, engine: Engine) -> None:
         """Starts a leg to an engine; it is in the ledger until `leg_done`."""
@@ -94,6 +87,8 @@ class Exchange:
         leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
         leg = decode.build(ctx, engine, leg_id, self)
         ctx.leg = leg
+        if ctx.policy:
+            leg.total_s = policy.left_s(ctx.policy, monotonic() - ctx.request.t0)
         self._pipeline.ledger.take(engine.slot)
         try:
             leg.start()
@@ -143,7 +138,7 @@ class Exchange:
         if leg.error is None and leg.relayed:
             if (engine.marks.fails and leg.status < 400) or leg.status >= 500:
                 self._mark(leg, engine)
-            self._finish(leg.status, leg.bytes_to_client)
+            self._finish(leg.reply_status or leg.status, leg.bytes_to_client)
             return
         self._mark(leg, engine)
         self._after_failure(leg, engine)
@@ -189,6 +184,8 @@ class Exchange:
         asked = len(self._tried)
         if not ctx.plan.rules.room(asked, now - self._started) or self._spent(leg):
             return None
+        if asked > float(ctx.policy.get("retries", asked)):
+            return None
         return self._pick(now)
 
     def _next(self, leg: Leg) -> None:
@@ -203,15 +200,7 @@ class Exchange:
         """What the leg says of its engine goes into the passive marks."""
         group = self.ctx.group
         assert group is not None
-        retry_after = (
-            leg.error is None
-            and leg.status >= 500
-            and any(name == b"retry-after" for name, _ in leg.reply_headers or ())
-        )
-        word = marks.judge(
-            leg.error, leg.status,
-            unsent_reuse=leg.unsent and leg.reused, retry_after=retry_after,
-        )  # fmt: skip
+        word = marks.of_leg(leg)
         if word == marks.FAILED:
             why = leg.error or f"status {leg.status}"
             group.failed(engine, monotonic(), f"{why} {leg.detail}".rstrip())
@@ -242,11 +231,20 @@ class Exchange:
 
     def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
         """Answers with an error of the gateway's own."""
-        if not self.over:
-            # Its traceback would keep the frames, and with them the request, until a collection.
-            self.ctx.error = error.with_traceback(None)
-            body = error.body(anthropic=self.ctx.path.endswith(b"/messages"))
-            self.answer(error.status, error.headers(), body, close)
+        if self.over or (not close and self.turn(error.status, error)):
+            return
+        # Its traceback would keep the frames, and with them the request, until a collection.
+        self.ctx.error = error.with_traceback(None)
+        body = error.body(anthropic=self.ctx.path.endswith(b"/messages"))
+        self.answer(error.status, error.headers(), body, close)
+
+    def turn(self, status: int, error: errors.GatewayError | None) -> bool:
+        """Whether `error_page` answers."""
+        if not self.ctx.plan.error_pages or turn(self, status, error) is None:
+            return self.over
+        self._tried = ()
+        self._pipeline.resume(self)
+        return True
 
     def answer(
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, close: bool = False
@@ -258,6 +256,12 @@ class Exchange:
             headers.append((name.lower(), value))
         ctx.client.reply(ctx.request, status, headers, body, close)
         self._finish(status, 0 if ctx.request.method == b"HEAD" else len(body))
+
+    def cut(self, status: int) -> None:
+        """The connection ends without a reply."""
+        client = self.ctx.client
+        self._finish(status, 0)
+        client.cut()
 
     def answered(self, status: int, sent: int) -> None:
         """An ASGI endpoint has answered by itself; nothing happens where the exchange is over."""
@@ -272,6 +276,8 @@ class Exchange:
         if self.over:
             return
         self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
         ctx = self.ctx
         ctx.status = status
         ctx.bytes_sent = sent

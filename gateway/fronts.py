@@ -6,13 +6,18 @@ Invariant: building one either succeeds whole or raises before anything that run
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.catalog import Catalog
-from gateway.conf.model import Config, Listen, Location, Proxy, Server
-from gateway.plan import Plan
-from gateway.sites import Site
+from gateway.conf.model import Config, Listen, Location, Proxy, ProxyTls, Server
+from gateway.conf.model_rules import PLAIN_TLS
+from gateway.limits import Zones
+from gateway.made import compile_maps
+from gateway.plan import Around, Plan
+from gateway.secure import Secure
+from gateway.sites import LocationTable, Row, Site
 
 if TYPE_CHECKING:
     from gateway.engines import EngineTable
@@ -51,7 +56,7 @@ def schemes(config: Config) -> dict[str, set[str]]:
     """Upstream name -> the schemes that locations speak to it."""
     found: dict[str, set[str]] = {}
     for server in config.servers:
-        for location in server.locations:
+        for location in _flat(server.locations):
             if isinstance(location.handler, Proxy):
                 names = (
                     [location.handler.upstream] if location.handler.upstream else config.upstreams
@@ -61,55 +66,95 @@ def schemes(config: Config) -> dict[str, set[str]]:
     return found
 
 
-def build(config: Config, table: EngineTable, stats: Statistics, writer: Writer) -> Fronts:
-    """Compiles a configuration. Raises OSError where a log cannot be opened."""
-    catalogs = {name: Catalog([group]) for name, group in table.groups.items()}
-    catalogs[""] = Catalog(table.groups.values())
-    compiled: dict[int, list[Plan]] = {}
-    for server in config.servers:
-        compiled[id(server)] = [
-            _plan(location, server, catalogs, stats, writer) for location in server.locations
+class Compiler:
+    """Makes plans of one configuration's locations."""
+
+    def __init__(
+        self, config: Config, table: EngineTable, stats: Statistics, writer: Writer, zones: Zones
+    ) -> None:
+        self.catalogs = {name: Catalog([group]) for name, group in table.groups.items()}
+        self.catalogs[""] = Catalog(table.groups.values())
+        self._around = Around(config, compile_maps(config.maps), zones)
+        self._stats = stats
+        self._writer = writer
+        self._secure: dict[ProxyTls, Secure] = {}
+
+    def plan(self, location: Location, server: Server) -> Plan:
+        plan = Plan(location, server, self._around)
+        plan.open_logs(self._writer)
+        plan.count_in(server, self._stats)
+        proxy = location.handler
+        if isinstance(proxy, Proxy):
+            plan.attach(server, self.catalogs[proxy.upstream], self._stats)
+            plan.catalogs = self.catalogs
+            if proxy.scheme == "https" and location.proxy_tls != PLAIN_TLS:
+                plan.secure = self._tls(location.proxy_tls)
+        return plan
+
+    def _tls(self, conf: ProxyTls) -> Secure:
+        if conf not in self._secure:
+            self._secure[conf] = Secure(conf)
+        return self._secure[conf]
+
+    def rows(self, locations: tuple[Location, ...], server: Server) -> list[Row[Plan]]:
+        """Rows of `LocationTable`, those of locations inside with them."""
+        return [
+            (x.modifier, x.pattern, self.plan(x, server), self.rows(x.locations, server))
+            for x in locations
         ]
-    fronts = Fronts(catalogs=tuple(catalogs.values()))
+
+
+def build(
+    config: Config,
+    table: EngineTable,
+    stats: Statistics,
+    writer: Writer,
+    zones: Zones | None = None,
+) -> Fronts:
+    """Compiles a configuration. Raises OSError where a log or certificate cannot be opened."""
+    zones = Zones() if zones is None else zones
+    zones.open(config)
+    compiler = Compiler(config, table, stats, writer, zones)
+    rows = {id(server): compiler.rows(server.locations, server) for server in config.servers}
+    fronts = Fronts(catalogs=tuple(compiler.catalogs.values()))
     for address, members in _by_address(config).items():
         first = members[0][1]
-        nowhere = _plan(_nowhere(first), first, catalogs, stats, writer)
-        rows = [
-            (server.names, at == 0, _rows(server, compiled[id(server)]))
-            for at, (_, server) in enumerate(members)
-        ]
-        plans = tuple(plan for _, server in members for plan in compiled[id(server)])
+        nowhere = compiler.plan(_nowhere(first), first)
+        site = Site(
+            [(server.names, at == 0, rows[id(server)]) for at, (_, server) in enumerate(members)]
+        )
+        for (_, server), home in zip(members, site.tables, strict=True):
+            _settle(rows[id(server)], home)
+        nowhere.named, nowhere.locate = site.tables[0].named, site.tables[0].match
+        plans = tuple(plan for _, server in members for plan in _plans(rows[id(server)]))
         servers = tuple(server for _, server in members)
-        fronts.by_address[address] = Front(members[0][0], servers, Site(rows), nowhere, plans)
+        fronts.by_address[address] = Front(members[0][0], servers, site, nowhere, plans)
     return fronts
 
 
-def _plan(
-    location: Location,
-    server: Server,
-    catalogs: dict[str, Catalog],
-    stats: Statistics,
-    writer: Writer,
-) -> Plan:
-    plan = Plan(location, server)
-    plan.open_logs(writer)
-    plan.count_in(server, stats)
-    if isinstance(location.handler, Proxy):
-        plan.attach(server, catalogs[location.handler.upstream], stats)
-    return plan
+def _settle(rows: list[Row[Plan]], home: LocationTable[Plan]) -> None:
+    """Tells each plan its server's other locations, for `error_page`."""
+    for plan in _plans(rows):
+        plan.named, plan.locate = home.named, home.match
 
 
-def _rows(server: Server, plans: list[Plan]) -> list[tuple[str, str, Plan]]:
-    return [
-        (location.modifier, location.pattern, plan)
-        for location, plan in zip(server.locations, plans, strict=True)
-    ]
+def _plans(rows: Iterable[Row[Plan]]) -> Iterator[Plan]:
+    for _, _, plan, *inner in rows:
+        yield plan
+        if inner:
+            yield from _plans(inner[0])
+
+
+def _flat(locations: Iterable[Location]) -> Iterator[Location]:
+    for location in locations:
+        yield location
+        yield from _flat(location.locations)
 
 
 def _nowhere(server: Server) -> Location:
     """A location without a handler that logs where the server's first one does."""
     logs = server.locations[0].access_logs if server.locations else ()
-    return Location("", "(none)", "none", access_logs=logs)
+    return Location("", "(none)", "none", access_logs=logs, error_pages=server.error_pages)
 
 
 def _by_address(config: Config) -> dict[Address, list[tuple[Listen, Server]]]:

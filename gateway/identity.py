@@ -17,17 +17,17 @@ from gateway.conf.model import Config, Location
 
 def become(config: Config) -> None:
     """Takes on what the configuration names. Raises OSError, KeyError."""
-    for name, value in getattr(config, "env", ()):
+    for name, value in config.env:
         os.environ[name] = value
-    user = getattr(config, "user", "")
+    user = config.user
     entry = pwd.getpwnam(user) if user and os.geteuid() == 0 else None
     if entry is not None:
-        group = getattr(config, "group", "")
+        group = config.group
         number = _group(group) if group else entry.pw_gid
         os.initgroups(user, number)
         os.setgid(number)
     # Behind the last file that is opened here, before the right to raise it is gone.
-    limit = getattr(config, "rlimit_nofile", 0)
+    limit = config.rlimit_nofile
     if limit:
         if os.geteuid() != 0:
             limit = min(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -40,7 +40,7 @@ def entrust_logs(config: Config) -> None:
     """Makes the log files and gives them to the workers' user, who must open them again after a
     rotation. Raises OSError.
     """
-    user = getattr(config, "user", "")
+    user = config.user
     if not user or os.geteuid() != 0:
         return
     uid = pwd.getpwnam(user).pw_uid

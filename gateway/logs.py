@@ -81,7 +81,8 @@ class Sink:
     """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
 
     __slots__ = (
-        "_timer", "_writer", "buffer", "dropped", "fd", "handed", "path", "written",
+        "_timer", "_writer", "buffer", "dropped", "fd", "flush_bytes", "flush_s", "handed", "path",
+        "written",
     )  # fmt: skip
 
     def __init__(self, path: str, writer: Writer) -> None:
@@ -92,15 +93,17 @@ class Sink:
         self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
         self.written = 0  # and only the thread here
         self.buffer = LogBuffer()
+        self.flush_bytes = FLUSH_BYTES
+        self.flush_s = FLUSH_S  # 0 = only when it is full
         self._timer: asyncio.TimerHandle | None = None
         self._writer = writer
 
     def filled(self) -> None:
         """To be called after a line was written to `buffer`."""
-        if self.buffer.size >= FLUSH_BYTES:
+        if self.buffer.size >= self.flush_bytes:
             self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+        elif self._timer is None and self.flush_s:
+            self._timer = asyncio.get_running_loop().call_later(self.flush_s, self.flush)
 
     def flush(self) -> None:
         """Hands what was collected to the writer, or drops it when the writer is far behind."""
@@ -132,11 +135,16 @@ class Writer:
         self._queue: queue.SimpleQueue[tuple[Sink | None, bytes]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def sink(self, path: str) -> Sink:
-        """The sink for a path; the same path is the same sink, over reloads too. Raises OSError."""
+    def sink(self, path: str, buffer: int = 0, flush_s: float = 0.0) -> Sink:
+        """The sink for a path; the same path is the same sink, over reloads too. `buffer`: bytes to
+        keep at most, for `flush_s` at most (0 = until it is full); 0 = as usual. Raises OSError.
+        """
         if path not in self.sinks:
             self.sinks[path] = Sink(path, self)
-        return self.sinks[path]
+        sink = self.sinks[path]
+        sink.flush_bytes = buffer or FLUSH_BYTES
+        sink.flush_s = flush_s if buffer or flush_s else FLUSH_S
+        return sink
 
     def put(self, sink: Sink, data: bytes) -> None:
         if self._thread is None:

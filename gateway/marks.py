@@ -7,6 +7,12 @@ the engine counts: a client's mistake (4xx) is neither a failure nor a success.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from native.relay import Leg
+
+
 FAILED, OK, NEUTRAL = "failed", "ok", "neutral"
 _ENGINE_STATUSES = frozenset({502, 503, 504})
 _ENGINE_ERRORS = frozenset(
@@ -79,3 +85,14 @@ def judge(error: str | None, status: int, *, unsent_reuse: bool, retry_after: bo
     if error in ("reset", "eof"):
         return NEUTRAL if status or unsent_reuse else FAILED
     return NEUTRAL
+
+
+def of_leg(leg: Leg) -> str:
+    """What a leg that ended says of its engine."""
+    asks_back = leg.error is None and leg.status >= 500
+    return judge(
+        leg.error,
+        leg.status,
+        unsent_reuse=leg.unsent and leg.reused,
+        retry_after=asks_back and any(n == b"retry-after" for n, _ in leg.reply_headers or ()),
+    )

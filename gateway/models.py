@@ -56,7 +56,7 @@ class Models:
 
     def answers(self, ctx: Context, seen: bytes) -> bool:
         """Whether this request is for the list, which the gateway makes itself."""
-        if ctx.request.method not in (b"GET", b"HEAD") or not seen.startswith(LIST):
+        if ctx.method not in (b"GET", b"HEAD") or not seen.startswith(LIST):
             return False
         return len(seen) == len(LIST) or seen[len(LIST) :].startswith(b"/")
 
@@ -65,8 +65,7 @@ class Models:
         the client's.
         """
         ctx = exchange.ctx
-        assert ctx.plan.catalog is not None
-        groups = ctx.plan.catalog.groups
+        groups = ctx.plan.names(ctx).groups
         await asyncio.gather(*(self._fresh(group) for group in groups))
         if exchange.over:
             return
@@ -75,8 +74,8 @@ class Models:
         )
         name = seen[len(LIST) + 1 :].rstrip(b"/").decode("utf-8", "replace")
         if not any(group.name in self._cards for group in groups):
-            if ctx.plan.group is not None:
-                ctx.group = ctx.plan.group
+            if len(groups) == 1:
+                ctx.group = groups[0]
                 exchange.begin()
                 await exchange.finished()
             else:

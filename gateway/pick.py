@@ -23,37 +23,36 @@ def pick(
     tried: Sequence[Engine],
     now: float,
     seed: int,
-    pinned: Engine | None = None,
+    method: str = "",
 ) -> Engine | None:
     """An engine, or None where none may be asked.
 
-    `key`: of `hash`; empty = there is none, and least_conn decides, never a constant. `now`:
-    monotonic s.
+    `key`: of `hash` and `ip_hash`; empty = there is none, and least_conn decides, never a constant.
+    `now`: monotonic s. `method`: in place of the upstream's.
     """
-    if pinned is not None:
-        return _pinned(pinned, tried)
+    method = method or group.conf.balance.method
     for team in group.teams:
-        engine = _from_team(group, team, key, tried, now, seed)
+        engine = _from_team(team, method, key, tried, now, seed)
         if engine is not None:
             return engine
     for team in group.teams:
         if any(e.marks.benched and e not in tried for e in team.engines):
             team.forgive(now)
-            engine = _from_team(group, team, key, tried, now, seed)
+            engine = _from_team(team, method, key, tried, now, seed)
             if engine is not None:
                 return engine
     return None
 
 
-def _pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
-    """State lives in this engine alone: marks do not count, being down does."""
+def pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
+    """The one engine that can answer, or was asked for: marks do not count, being down does."""
     if engine in tried or engine.line.down or not engine.healthy:
         return None
     return engine
 
 
 def _from_team(
-    group: Group, team: Team, key: bytes, tried: Sequence[Engine], now: float, seed: int
+    team: Team, method: str, key: bytes, tried: Sequence[Engine], now: float, seed: int
 ) -> Engine | None:
     if now > team.recheck:
         team.refresh(now)
@@ -64,11 +63,12 @@ def _from_team(
             if engine.team is team:
                 left[engine.place] = 0
         mask = bytes(left)
-    method = group.conf.balance.method
     if method == "round_robin":
         place = team.robin.next(team.load.room(mask))
-    elif method == "hash" and key:
+    elif method in ("hash", "ip_hash") and key:
         place = team.ring.pick(key, team.load.room(mask))
+    elif method == "random":
+        place = team.load.random(mask, seed, team.group.conf.balance.two)
     else:
         place = team.load.least(mask, seed)
     if place < 0:

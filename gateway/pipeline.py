@@ -18,7 +18,8 @@ from gateway.context import OWN_PATHS, Context
 from gateway.exchange import Exchange
 from gateway.ids import Ids
 from gateway.responses import id_in_path
-from gateway.variables import header_safe
+from gateway.returned import give_back
+from gateway.values import address
 from native import relay
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 EXPRESS_BODY_MAX = 1 << 20
 SCAN_INLINE_MAX = 256 << 10  # larger bodies are scanned in a thread
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class Pipeline:
@@ -54,6 +54,7 @@ class Pipeline:
         self.responses = responses
         self.record = record
         self.ids = Ids()
+        self._lists: set[asyncio.Task[None]] = set()  # of models, for error pages
 
     # ---- the relay's gate ----
 
@@ -67,7 +68,9 @@ class Pipeline:
         try:
             if limit and request.content_length > limit:
                 raise admit.too_large(limit)
-            if ctx.plan.kind == "proxy" and ctx.path not in OWN_PATHS:
+            if ctx.plan.access and not ctx.plan.access.allows(address(ctx)):
+                raise admit.denied()
+            if ctx.plan.kind == "proxy" and ctx.plan.target is None and ctx.path not in OWN_PATHS:
                 route.aim(ctx)
         except errors.GatewayError as error:
             exchange.refuse(error, close=True)
@@ -78,18 +81,58 @@ class Pipeline:
 
     def request(self, client: relay.Client, request: relay.Request) -> None:
         exchange = request.context or self._open(client, request)
-        if exchange.over:
+        if exchange.over or exchange.ctx.turned:
             return
         ctx = exchange.ctx
         error = self.gatehouse.enter(ctx)
+        guard = ctx.plan.guard
+        if error is None and guard is not None and ctx.path not in OWN_PATHS:
+            error = guard.rate(ctx)
+            if error is None and ctx.delay_s:
+                exchange.wait(ctx.delay_s, self._entered)
+                return
+            error = error or guard.conns(ctx)
         if error is not None:
             exchange.refuse(error)
-        elif ctx.plan.kind == "return":
-            _give_back(exchange)
-        elif _is_express(ctx):
+        else:
+            self._proceed(exchange)
+
+    def _entered(self, exchange: Exchange) -> None:
+        """A request has waited for its turn."""
+        guard = exchange.ctx.plan.guard
+        error = None if guard is None else guard.conns(exchange.ctx)
+        if error is not None:
+            exchange.refuse(error)
+        else:
+            self._proceed(exchange)
+
+    def _proceed(self, exchange: Exchange) -> None:
+        """All limits let it in."""
+        ctx = exchange.ctx
+        if ctx.plan.kind == "return":
+            give_back(exchange)
+            return
+        try:
+            ctx.policy, ignored = ctx.plan.policies.read(ctx.request, address(ctx))
+        except errors.GatewayError as error:
+            exchange.refuse(error)
+            return
+        if ignored and (ctx.plan.policies or not ctx.plan.trust):
+            ctx.stripped += ignored
+        if _is_express(ctx):
             self._express(exchange)
         else:
-            client.run_asgi(request)
+            ctx.client.run_asgi(ctx.request)
+
+    def resume(self, exchange: Exchange) -> None:
+        """`error_page` led to another location, which answers instead."""
+        ctx = exchange.ctx
+        if ctx.plan.access and not ctx.plan.access.allows(address(ctx)):
+            exchange.refuse(admit.denied())
+        elif ctx.plan.kind == "return":
+            give_back(exchange)
+        else:
+            self._express(exchange)
 
     def refuse(
         self, client: relay.Client, request: relay.Request, status: int, code: str, message: str
@@ -134,18 +177,40 @@ class Pipeline:
         """Everything at once: route, then the exchange picks, decodes and records."""
         ctx = exchange.ctx
         try:
-            seen = route.aim(ctx)
-            if self.models.answers(ctx, seen):
-                ctx.client.run_asgi(ctx.request)
-                return
-            if route.looks_like_json(ctx):
+            if ctx.plan.target is not None and route.looks_like_json(ctx):
                 ctx.scan = route.read(ctx)
-            ctx.pinned = self._holder(ctx, seen)
-            route.settle(ctx)
+            seen = self._aim(ctx)
+            if self.models.answers(ctx, seen):
+                self._list(exchange, seen)
+                return
+            if ctx.scan is None and route.looks_like_json(ctx):
+                ctx.scan = route.read(ctx)
+            self._settle(ctx, seen)
         except errors.GatewayError as error:
             exchange.refuse(error)
         else:
             exchange.begin()
+
+    def _list(self, exchange: Exchange, seen: bytes) -> None:
+        ctx = exchange.ctx
+        if ctx.lane == "express" and not ctx.turned:
+            ctx.client.run_asgi(ctx.request)
+        else:
+            task = asyncio.get_running_loop().create_task(self.models.answer(exchange, seen))
+            self._lists.add(task)
+            task.add_done_callback(self._lists.discard)
+
+    @staticmethod
+    def _aim(ctx: Context) -> bytes:
+        if ctx.plan.target is not None:
+            route.learn(ctx)  # variables of the target may name the model
+        return route.aim(ctx)
+
+    def _settle(self, ctx: Context, seen: bytes) -> None:
+        ctx.pinned = self._holder(ctx, seen)
+        route.settle(ctx)
+        if "engine" in ctx.policy:
+            ctx.pinned = route.asked_for(ctx)
 
     async def serve(self, client: relay.Client, request: relay.Request) -> None:
         """The Starlette lane. Returns when the exchange is over."""
@@ -153,21 +218,22 @@ class Pipeline:
         ctx = exchange.ctx
         ctx.lane = "starlette"
         try:
-            seen = route.aim(ctx)
+            if ctx.plan.target is not None and route.looks_like_json(ctx):
+                ctx.scan = await _read(ctx)
+            seen = self._aim(ctx)
             if self.models.answers(ctx, seen):
                 await self.models.answer(exchange, seen)
                 return
-            if route.looks_like_json(ctx):
+            if ctx.scan is None and route.looks_like_json(ctx):
                 ctx.scan = await _read(ctx)
             if exchange.over:  # the client left while its body was read
                 return
-            ctx.pinned = self._holder(ctx, seen)
-            route.settle(ctx)
+            self._settle(ctx, seen)
         except errors.GatewayError as error:
             exchange.refuse(error)
         else:
             exchange.begin()
-            await exchange.finished()
+        await exchange.finished()
 
     def _holder(self, ctx: Context, seen: bytes) -> Engine | None:
         """The engine whose memory holds what the request refers to, where that is known."""
@@ -177,7 +243,7 @@ class Pipeline:
         if held is None:
             return None
         engine = self.responses.find(held, self.table, ctx.request.t0)
-        group = ctx.plan.group
+        group = ctx.plan.group if ctx.plan.target is None else ctx.group
         return engine if engine is None or group is None or engine.upstream == group.name else None
 
 
@@ -200,17 +266,3 @@ def _is_express(ctx: Context) -> bool:
     if body is None or request.version != 11 or request.chunked or len(body) > EXPRESS_BODY_MAX:
         return False
     return len(body) <= SCAN_INLINE_MAX or not admit.reads_body(plan, ctx.path)
-
-
-def _give_back(exchange: Exchange) -> None:
-    """`return CODE [TEXT|URL]`."""
-    assert exchange.ctx.plan.returned is not None
-    status, text = exchange.ctx.plan.returned
-    body = text(exchange.ctx)
-    if status in _REDIRECTS and body:
-        exchange.answer(
-            status, [(b"location", header_safe(body).encode("latin-1", "replace"))], b""
-        )
-    else:
-        headers = [(b"content-type", b"text/plain")]
-        exchange.answer(status, headers, body.encode("utf-8"))

@@ -6,13 +6,19 @@ keep the plan they began with over a reload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway.access import Access
 from gateway.catalog import Catalog
-from gateway.conf import variables
-from gateway.conf.model import Location, Proxy, Return, Server, Template, Var
+from gateway.conf.model import Config, ErrorPage, Location, Proxy, Return, Server, Template
+from gateway.limits import Guard, Zones, guard
+from gateway.made import Made, Maps, families, reads
+from gateway.policy import OWN_PREFIX as OWN_PREFIX
+from gateway.policy import Policies
 from gateway.retry import Rules
+from gateway.secure import Secure
 from gateway.variables import compile_header, compile_log, compile_text, needs_reply
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
 Value = Callable[["Context"], bytes]
 # Headers by which a stranger could pick a rank, jump the queue or speak for the gateway.
 FORBIDDEN = (b"x-data-parallel-rank", b"x-vllm-priority")
-OWN_PREFIX = b"x-kvgate-"
 # nginx adds headers without `always` to these only.
 ADDED_STATUSES = frozenset({200, 201, 204, 206, 301, 302, 303, 304, 307, 308})
 ALL_STATUSES = frozenset(range(200, 600))
@@ -60,34 +65,71 @@ class HeaderLines:
         return b"".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the plans of one configuration share."""
+
+    config: Config | None = None
+    maps: Maps = field(default_factory=dict)
+    zones: Zones = field(default_factory=Zones)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An `error_page`, compiled; see `model.ErrorPage`."""
+
+    status: int | None
+    named: str
+    uri: Callable[[Context], str] | None
+    url: Callable[[Context], str] | None
+
+    @classmethod
+    def of(cls, conf: ErrorPage) -> Page:
+        uri = None if conf.uri is None else compile_text(conf.uri)
+        return cls(
+            conf.status, conf.named, uri, None if conf.url is None else compile_text(conf.url)
+        )
+
+
 class Plan:
     """One location of one server. `kind`: proxy, return, admin, metrics or none."""
 
     __slots__ = (
+        "_around",
+        "access",
         "added",
         "added_always",
         "added_waits",
         "always_differs",
         "by_model",
         "catalog",
+        "catalogs",
         "drop",
+        "error_pages",
         "express",
         "group",
+        "guard",
         "host",
         "kind",
+        "locate",
         "location",
         "logs",
+        "made",
         "max_body",
+        "named",
         "path_open",
         "pattern",
+        "policies",
         "receipt",
         "reply_plans",
         "request_plan",
         "returned",
         "rules",
+        "secure",
         "series",
         "server_name",
         "set_lines",
+        "target",
         "tls",
         "trust",
         "uri",
@@ -95,8 +137,21 @@ class Plan:
 
     server_name: str
 
-    def __init__(self, location: Location, server: Server) -> None:
+    def __init__(self, location: Location, server: Server, around: Around) -> None:
         self.location = location
+        self._around = around
+        self.made = Made(location, server, around.maps)
+        self.access = Access(location.access)
+        self.guard: Guard | None = guard(location.limits, around.config, around.zones)
+        self.policies = Policies(location)
+        # The first line that names a code holds for it.
+        pages = [(code, Page.of(p)) for p in reversed(location.error_pages) for code in p.codes]
+        self.error_pages = dict(pages)
+        self.named: Mapping[str, Plan] = {}  # of its server
+        self.locate: Callable[[bytes], Plan | None] | None = None  # likewise
+        self.catalogs: Mapping[str, Catalog] = {}  # where variables give the upstream
+        self.target: Callable[[Context], str] | None = None
+        self.secure: Secure | None = None
         self.server_name = server.names[0] if server.names else ""
         self.series: dict[str, int] = {}  # upstream's name ("" = none) -> its row in the statistics
         self.reply_plans: dict[str, ReplyPlan] = {}  # likewise
@@ -107,10 +162,10 @@ class Plan:
         self.trust = location.trust_client
         self.path_open = location.engine_admin
         self.receipt = location.expose_receipt
-        self.logs: tuple[tuple[LogLine, Sink], ...] = ()
+        self.logs: tuple[tuple[LogLine, Sink, Callable[[Context], str] | None], ...] = ()
         self.added_always = HeaderLines((h.name, h.value) for h in location.add_headers if h.always)
         self.added = HeaderLines((h.name, h.value) for h in location.add_headers)
-        self.added_waits = any(needs_reply(h.value) for h in location.add_headers)
+        self.added_waits = any(needs_reply(self._reads(h.value)) for h in location.add_headers)
         self.always_differs = not all(h.always for h in location.add_headers)
         self.returned: tuple[int, Callable[[Context], str]] | None = None
         if isinstance(location.handler, Return):
@@ -143,9 +198,18 @@ class Plan:
     def open_logs(self, writer: Writer) -> None:
         """Opens the access logs. Raises OSError."""
         self.logs = tuple(
-            (compile_log(log.format.template, log.format.escape), writer.sink(log.path))
+            (
+                compile_log(log.format.template, log.format.escape),
+                writer.sink(log.path, log.buffer, log.flush_s),
+                None if log.condition is None else compile_text(log.condition),
+            )
             for log in self.location.access_logs
         )
+
+    def _reads(self, *templates: Template | None) -> set[str]:
+        config = self._around.config
+        maps = {} if config is None else config.maps
+        return {name for text in templates if text is not None for name in reads(text, maps)}
 
     def count_in(self, server: Server, stats: Statistics) -> None:
         """Opens the row for requests that get to no upstream."""
@@ -158,12 +222,22 @@ class Plan:
         self.uri = None if proxy.uri is None else proxy.uri.encode()
         self.tls = int(proxy.scheme == "https")
         self.by_model = not proxy.upstream
+        if proxy.target is not None:
+            self.target = compile_text(proxy.target)
         self.catalog = catalog
-        self.group = catalog.groups[0] if len(catalog.groups) == 1 else None
+        if not (self.by_model and self.target):
+            self.group = catalog.groups[0] if len(catalog.groups) == 1 else None
         for group in catalog.groups:
             series = stats.open((*self._labels(server), group.name))
             self.series[group.name] = series
             self.reply_plans[group.name] = self._reply_plan(series, stats)
+
+    def names(self, ctx: Context) -> Catalog:
+        """The names of models that a request may use here."""
+        if self.target is not None and ctx.group is not None:
+            return self.catalogs[ctx.group.name]
+        assert self.catalog is not None
+        return self.catalog
 
     def _labels(self, server: Server) -> tuple[str, str]:
         name = self.server_name or (server.listens[0].address if server.listens else "")
@@ -189,7 +263,9 @@ class Plan:
         location = self.location
         if self.added_waits:
             return ALL_STATUSES
-        if any(_reads_headers(log.format.template) for log in location.access_logs):
+        texts = [log.format.template for log in location.access_logs]
+        texts += [log.condition for log in location.access_logs if log.condition]
+        if families(self._reads(*texts)) & {"upstream_http_", "sent_http_"}:
             return ALL_STATUSES
         # 502 to 504: a Retry-After there tells load from failure.
         hooked = self.rules.statuses | {502, 503, 504}
@@ -202,12 +278,3 @@ def _kind(location: Location) -> str:
     if isinstance(location.handler, Proxy):
         return "proxy"
     return "return" if isinstance(location.handler, Return) else location.handler
-
-
-def _reads_headers(template: Template) -> bool:
-    for part in template.parts:
-        if isinstance(part, Var):
-            found = variables.find(part.name)
-            if found is not None and found.name in ("upstream_http_", "sent_http_"):
-                return True
-    return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.context import CLIENT_LEFT, OWN_PATHS
+from gateway.limits import leave
 from gateway.logs import log
 from gateway.responses import ID_PREFIX
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.stats import Statistics
 
 COMPLETE = "--"
+_NOT_LOGGED = ("", "0")  # values of if=
 _PHASES = {"connect": "C", "send": "H", "wait": "H", "body": "D", "done": "-"}
 _OWN_ENDS = frozenset({"cancelled", "shutdown"})
 _WHO = {"client": "G", "gateway": "G", "upstream": "S"}
@@ -60,6 +62,8 @@ class Recorder:
         """Settles a request that has ended. A fault in a log or count is logged, not passed on."""
         if ctx.inside:
             self._gatehouse.leave()
+        if ctx.held:
+            leave(ctx)
         leg = ctx.leg
         ctx.termination = (
             COMPLETE
@@ -68,12 +72,15 @@ class Recorder:
         )
         if ctx.path in OWN_PATHS:
             return  # probes are not traffic: they would drown it, and a 503 of theirs is no failure
+        if ctx.error is None:
+            ctx.error = ctx.first_error  # it is counted and logged, whatever answered instead
         try:
             self._stats.request(ctx)
             if leg is not None and leg.reply_id.startswith(ID_PREFIX):
                 self._responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
-            for line, sink in ctx.plan.logs:
-                line.write(ctx, sink.buffer)
-                sink.filled()
+            for line, sink, condition in ctx.plan.logs:
+                if condition is None or condition(ctx) not in _NOT_LOGGED:
+                    line.write(ctx, sink.buffer)
+                    sink.filled()
         except Exception:
             log.exception("request %s: fault while recording it", ctx.request_id)

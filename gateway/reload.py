@@ -15,11 +15,15 @@ SHOWN_MAX = 40  # changes named in the log line; the rest is counted
 
 def needs_new_workers(old: Config, new: Config) -> bool:
     """Whether workers must be replaced rather than told."""
-    if any(getattr(old, name, None) != getattr(new, name, None) for name in BORN_WITH):
+    if any(getattr(old, name) != getattr(new, name) for name in BORN_WITH):
+        return True
+    # The memory of a limit's zone is inherited: a worker cannot be given more of it later.
+    zones = new.req_zones.keys() - old.req_zones.keys()
+    if zones or new.conn_zones.keys() - old.conn_zones.keys():
         return True
     # Keys that only root can read are read before a newborn worker becomes its user.
     secured = any(server.ssl_certificate for server in new.servers)
-    return bool(getattr(new, "user", "")) and secured
+    return bool(new.user) and secured
 
 
 def changes(old: Config, new: Config) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
+from gateway.conf.resolve_proxy import split_target
 from gateway.forms import model_span
 from gateway.paths import is_inference, plain
 from gateway.plan import FORBIDDEN
@@ -18,20 +19,26 @@ from native._core import Scan, rewrite, scan
 if TYPE_CHECKING:
     from gateway.catalog import Named
     from gateway.context import Context
+    from gateway.engines import Engine
 
 SHOWN_MAX = 200  # characters of a client's text in an error message
 
 
 def aim(ctx: Context) -> bytes:
-    """Sets the target and returns the plain path that the engine will see. Raises PathNotFound,
-    BadRequest.
+    """Sets the target, and the upstream where variables give it, and returns the plain path that
+    the engine will see. Raises PathNotFound, BadRequest, UnknownUpstream.
     """
     plan = ctx.plan
-    request = ctx.request
-    ctx.target = request.target
+    ctx.target = ctx.sent
     path = ctx.path
-    if plan.uri is not None:
-        ctx.target = upstream_target(plan.pattern, plan.uri, b"", path, request.query)
+    if plan.target is not None or plan.uri is not None:
+        if plan.target is not None:
+            _evaluate(ctx, plan.target(ctx))
+        else:
+            query = ctx.request.query
+            if ctx.sent is not ctx.request.target:
+                query = ctx.sent.partition(b"?")[2] or None
+            ctx.target = upstream_target(plan.pattern, plan.uri, b"", path, query)
         seen = plain(ctx.target.partition(b"?")[0])
         if seen is None:
             raise errors.BadRequest(what="the request path cannot be written plainly")
@@ -39,6 +46,17 @@ def aim(ctx: Context) -> bytes:
     if not plan.path_open and not is_inference(path):
         raise not_found(ctx)
     return path
+
+
+def _evaluate(ctx: Context, text: str) -> None:
+    """`proxy_pass` with variables: the upstream, and the target unless it goes through as sent."""
+    name, target = split_target(text)
+    catalog = ctx.plan.catalogs.get(name) if name else None
+    if catalog is None:
+        raise errors.UnknownUpstream(upstream=name[:SHOWN_MAX])
+    ctx.group = catalog.groups[0]
+    if target is not None:
+        ctx.target = target.encode("latin-1", "replace")
 
 
 def not_found(ctx: Context) -> errors.PathNotFound:
@@ -50,7 +68,7 @@ def not_found(ctx: Context) -> errors.PathNotFound:
 def looks_like_json(ctx: Context) -> bool:
     """By its content type, or where that says nothing of the kind, by its first byte."""
     body = ctx.request.body
-    if not body:
+    if not body or ctx.sent is not ctx.request.target:
         return False
     kind = ctx.request.get(b"content-type")
     if kind is None or b"json" in kind.lower():
@@ -79,17 +97,11 @@ def settle(ctx: Context) -> None:
     """Names the upstream and prepares the body. Raises ModelNotFound, ModelRequired."""
     plan = ctx.plan
     found = ctx.scan
-    ctx.body = ctx.request.body
-    ctx.group = plan.group
+    span = learn(ctx)
+    if ctx.group is None:
+        ctx.group = plan.group
     if ctx.pinned is not None and ctx.group is None:
         ctx.group = ctx.pinned.team.group
-    span = None
-    if found is not None:
-        ctx.model = found.model or ""
-    elif ctx.body:
-        span = model_span(ctx.body, ctx.request.get(b"content-type") or b"")
-        if span is not None:
-            ctx.model = ctx.body[slice(*span)].decode("utf-8", "replace")
     named = _named(ctx, ctx.model) if ctx.model else None
     if named is not None:
         ctx.group = named.group
@@ -106,13 +118,36 @@ def settle(ctx: Context) -> None:
         ctx.body = ctx.body[: span[0]] + named.model.encode() + ctx.body[span[1] :]
 
 
+def learn(ctx: Context) -> tuple[int, int] | None:
+    """Names the model; its span in a form, where it came in one."""
+    ctx.body = b"" if ctx.turned and ctx.sent is not ctx.request.target else ctx.request.body
+    if ctx.scan is not None:
+        ctx.model = ctx.scan.model or ""
+    elif ctx.body:
+        span = model_span(ctx.body, ctx.request.get(b"content-type") or b"")
+        if span is not None:
+            ctx.model = ctx.body[slice(*span)].decode("utf-8", "replace")
+        return span
+    return None
+
+
 def _named(ctx: Context, model: str) -> Named | None:
-    catalog = ctx.plan.catalog
-    assert catalog is not None
+    catalog = ctx.plan.names(ctx)
     named = catalog.find(model)
-    if named is None and (catalog.closed or ctx.plan.group is None):
+    if named is None and (catalog.closed or ctx.group is None):
         raise errors.ModelNotFound("model", model=model[:SHOWN_MAX])
     return named
+
+
+def asked_for(ctx: Context) -> Engine:
+    """The engine that X-KVGate-Engine names. Raises BadPolicy."""
+    assert ctx.group is not None
+    engine = ctx.group.by_address.get(str(ctx.policy["engine"]))
+    if engine is None:
+        name = "X-KVGate-Engine"
+        expected = f"an engine of `{ctx.group.name}`"
+        raise errors.BadPolicy(name, header=name, expected=expected)
+    return engine
 
 
 def _edit(ctx: Context, found: Scan, named: Named | None) -> None:

@@ -3,70 +3,89 @@
 Server: the listener's server whose `server_name` fits the Host best (exact, then `*.name`, then
 `name.*`, then regex in file order), else the listener's default. Location: `=` first, then the
 longest prefix; a `^~` prefix ends the search, otherwise regexes in file order are tried before
-that prefix is taken. Matching looks at the plain path (`gateway.paths`); results for paths seen
-before come from a bounded table.
+that prefix is taken. Locations inside the longest prefix come before the regexes around it; one
+that an exact or regex pattern found there stands. Matching looks at the plain path
+(`gateway.paths`); results for paths seen before come from a bounded table.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.conf.patterns import compile_regex
 from gateway.paths import plain
 
 T = TypeVar("T")
-ServerRow = tuple[Sequence[str], bool, Iterable[tuple[str, str, T]]]
+# (modifier, pattern, value), and where there are locations inside, their rows.
+Row = tuple[str, str, T] | tuple[str, str, T, Sequence[Any]]
+ServerRow = tuple[Sequence[str], bool, Iterable[Row[T]]]
 
 REMEMBERED_MAX = 4096  # (host, path) pairs whose result is kept
 REMEMBERED_PATH_BYTES = 256
 
 
 class LocationTable(Generic[T]):
-    """The locations of one server. Named ones (`@name`) are never matched by a path."""
+    """The locations of one block. Named ones (`@name`) are never matched by a path."""
 
     __slots__ = ("_exact", "_prefixes", "_regexes", "named")
 
-    def __init__(self, locations: Iterable[tuple[str, str, T]]) -> None:
-        """`locations`: (modifier, pattern, value) in file order. Raises BadValue."""
+    def __init__(self, locations: Iterable[Row[T]]) -> None:
+        """`locations`: (modifier, pattern, value) in file order, with the rows of the locations
+        inside as a fourth item where there are any. Raises BadValue.
+        """
         self._exact: dict[bytes, T] = {}
-        self._regexes: list[tuple[re.Pattern[bytes], T]] = []
+        self._regexes: list[tuple[re.Pattern[bytes], T, LocationTable[T] | None]] = []
         self.named: dict[str, T] = {}
-        prefixes: list[tuple[bytes, bool, T]] = []
-        for modifier, pattern, value in locations:
+        prefixes: list[tuple[bytes, bool, T, LocationTable[T] | None]] = []
+        for modifier, pattern, value, *inner in locations:
             raw = pattern.encode()
+            inside = LocationTable(inner[0]) if inner and inner[0] else None
             if modifier == "=":
                 self._exact.setdefault(raw, value)
             elif modifier in ("", "^~"):
-                prefixes.append((raw, modifier == "^~", value))
+                prefixes.append((raw, modifier == "^~", value, inside))
             elif modifier == "@":
                 self.named[pattern] = value
             else:
                 regex = compile_regex(pattern, ignore_case=modifier == "~*")
-                self._regexes.append((regex, value))
+                self._regexes.append((regex, value, inside))
         self._prefixes = sorted(prefixes, key=lambda row: -len(row[0]))
 
     def match(self, path: bytes) -> T | None:
+        return self._find(path)[0]
+
+    def _find(self, path: bytes) -> tuple[T | None, bool]:
+        """(location or None, whether regexes of the blocks around no longer count). Depth is that
+        of the blocks, which the configuration bounds.
+        """
         if path in self._exact:
-            return self._exact[path]
+            return self._exact[path], True
         best: T | None = None
-        for prefix, final, value in self._prefixes:
+        final = False
+        for prefix, ends, value, inside in self._prefixes:
             if path.startswith(prefix):
-                if final:
-                    return value
-                best = value
+                final = ends
+                found, decided = inside._find(path) if inside else (None, False)
+                best = value if found is None else found
+                if decided:
+                    return best, True
                 break
-        for regex, value in self._regexes:
-            if regex.search(path):
-                return value
-        return best
+        if not final:
+            for regex, value, inside in self._regexes:
+                if regex.search(path):
+                    found = inside._find(path)[0] if inside else None
+                    return value if found is None else found, True
+        return best, False
 
 
 class Site(Generic[T]):
     """The servers of one listener. `find` is what the pipeline calls for every request."""
 
-    __slots__ = ("_default", "_exact", "_leading", "_regexes", "_seen", "_single", "_trailing")
+    __slots__ = (
+        "_default", "_exact", "_leading", "_regexes", "_seen", "_single", "_trailing", "tables",
+    )  # fmt: skip
 
     def __init__(self, servers: Sequence[ServerRow[T]]) -> None:
         """`servers`: (names, is default, locations) in file order; the first is the default
@@ -87,6 +106,7 @@ class Site(Generic[T]):
             if is_default and default is None:
                 default = table
         self._default = default or tables[0]
+        self.tables = tuple(tables)  # one per server, in their order
         self._single = len(tables) == 1
         self._leading.sort(key=lambda row: -len(row[0]))
         self._trailing.sort(key=lambda row: -len(row[0]))

@@ -1,5 +1,8 @@
 """TLS of listening addresses: one context per server block, chosen by SNI.
 
+Invariant: who must show a certificate, and which versions are spoken, is one answer per address
+(`-t` sees to it): OpenSSL takes them from the context that a handshake began with.
+
 Raises OSError and ssl.SSLError with the file's name where a certificate cannot be read.
 """
 
@@ -49,15 +52,28 @@ def _find(names: dict[str, ssl.SSLContext], name: str, default: ssl.SSLContext) 
     return default
 
 
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY = {"off": ssl.CERT_NONE, "on": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL}
+
+
 def _load(server: Server) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    versions = [_VERSIONS[name] for name in server.ssl_protocols]
+    made.minimum_version, made.maximum_version = min(versions), max(versions)
     made.set_alpn_protocols(["http/1.1"])
-    try:
-        made.load_cert_chain(server.ssl_certificate, server.ssl_certificate_key)
-    except (OSError, ssl.SSLError) as error:
-        raise OSError(
-            f"cannot use certificate `{server.ssl_certificate}` "
-            f"with key `{server.ssl_certificate_key}`: {error}"
-        ) from error
+    for certificate, key in server.ssl_certificates:
+        try:
+            made.load_cert_chain(certificate, key, password="")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise OSError(
+                f"cannot use certificate `{certificate}` with key `{key}`: {error}"
+            ) from error
+    if server.ssl_verify_client != "off":
+        try:
+            made.load_verify_locations(server.ssl_client_certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise OSError(
+                f"cannot use certificates `{server.ssl_client_certificate}`: {error}"
+            ) from error
+        made.verify_mode = _VERIFY[server.ssl_verify_client]
     return made

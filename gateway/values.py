@@ -1,8 +1,7 @@
 """The value of every variable, read from a request's context: nginx's names, and ours.
 
-Each function returns text (bytes read as latin-1) or None for "no value". They run after the
-request has ended (access log) or before its reply began (headers), so each must cope with slots
-that are not written.
+Each returns text (bytes read as latin-1) or None for "no value". They run after the request has
+ended or before its reply began, so each must cope with slots that are not written.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway import __version__
@@ -55,11 +55,7 @@ def wall(now: int) -> tuple[str, str]:
 def request_header(name: str) -> Getter:
     raw = name.lower().replace("_", "-").encode()
 
-    def get(ctx: Context) -> str | None:
-        value: bytes | None = ctx.request.get(raw)
-        return None if value is None else value.decode("latin-1")
-
-    return get
+    return lambda ctx: _text(ctx.request.get(raw))
 
 
 def _reply_header(ctx: Context, raw: bytes) -> str | None:
@@ -80,7 +76,7 @@ def sent_header(name: str) -> Getter:
     raw = name.lower().replace("_", "-").encode()
 
     def get(ctx: Context) -> str | None:
-        if ctx.error is not None:
+        if ctx.error is not None and not ctx.turned:
             for header, value in ctx.error.headers():
                 if header == raw:
                     return value.decode("latin-1")
@@ -128,6 +124,7 @@ def _host(ctx: Context) -> str:
     return value.partition(":")[0].lower()
 
 
+@lru_cache(maxsize=4096)
 def _split(address: str) -> tuple[str, str]:
     if address.startswith("unix:"):
         return "unix:", ""
@@ -141,11 +138,23 @@ def _request_line(ctx: Context) -> str:
     return line.decode("latin-1") + (" HTTP/1.1" if request.version == 11 else " HTTP/1.0")
 
 
-def _packed_address(ctx: Context) -> str:
+@lru_cache(maxsize=4096)
+def _packed(peer: str) -> str:
+    text = _split(peer)[0]
     try:
-        return ipaddress.ip_address(_split(ctx.client.peer)[0]).packed.decode("latin-1")
+        return ipaddress.ip_address(text).packed.decode("latin-1")
     except ValueError:
-        return ""
+        return text  # "unix:", as in nginx
+
+
+def address(ctx: Context) -> str:
+    return _split(ctx.client.peer)[0]
+
+
+def network(ctx: Context) -> bytes:
+    """What `ip_hash` goes by: three bytes of an IPv4 address, all of an IPv6 one."""
+    packed = _packed(ctx.client.peer).encode("latin-1", "replace")
+    return packed[: 3 if len(packed) == 4 else None]
 
 
 def _forwarded_for(ctx: Context) -> str:
@@ -242,7 +251,7 @@ TABLE: dict[str, Getter] = {
     "remote_addr": lambda c: _split(c.client.peer)[0],
     "remote_port": lambda c: _split(c.client.peer)[1],
     "remote_user": lambda c: None,
-    "binary_remote_addr": _packed_address,
+    "binary_remote_addr": lambda c: _packed(c.client.peer),
     "connection": lambda c: str(id(c.client)),
     "server_addr": lambda c: _split(c.client.local)[0],
     "server_port": lambda c: _split(c.client.local)[1],

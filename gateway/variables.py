@@ -9,10 +9,10 @@ header, as in nginx; `$upstream_*` list every engine that was tried, separated b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from gateway import values
+from gateway import peer, values
 from gateway.conf import variables
 from gateway.conf.model import Template
 from native.relay import LogLine
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 Getter = Callable[["Context"], "str | None"]
 
+TABLE: dict[str, Getter] = {
+    **values.TABLE,
+    "ssl_client_s_dn": peer.subject,
+    "ssl_client_verify": peer.verified,
+}
 _FAMILIES: tuple[tuple[str, Callable[[str], Getter]], ...] = (
     ("http_", values.request_header),
     ("sent_http_", values.sent_header),
@@ -34,22 +39,24 @@ _KNOWN_BEFORE = ("attempts", "engine", "upstream_addr")
 
 
 def getter(name: str) -> Getter:
-    """The function that reads one variable. Raises KeyError for a name that does not exist."""
-    found = values.TABLE.get(name)
+    """The function that reads one variable. A name that is not in the table is one that the
+    configuration makes. Raises KeyError for what is no name.
+    """
+    found = TABLE.get(name)
     if found is not None:
         return found
     for prefix, make in _FAMILIES:
         if name.startswith(prefix) and len(name) > len(prefix):
             return make(name[len(prefix) :])
-    raise KeyError(name)
+    if not name or name.endswith("_"):
+        raise KeyError(name)
+    return lambda ctx: ctx.plan.made.read(ctx, name)
 
 
-def needs_reply(template: Template) -> bool:
-    """Whether a template reads something that only the reply's head tells."""
-    for part in template.parts:
-        if isinstance(part, str) or part.name in _KNOWN_BEFORE:
-            continue
-        found = variables.find(part.name)
+def needs_reply(names: Iterable[str]) -> bool:
+    """Whether one of these variables tells something that only the reply's head does."""
+    for name in names:
+        found = None if name in _KNOWN_BEFORE else variables.find(name)
         if found is not None and found.when in ("reply", "end"):
             return True
     return False

@@ -210,6 +210,11 @@ cdef class Client(Reader):
             self.deadline = now_s() + idle_s
 
     @property
+    def tls_object(self):
+        """The ssl.SSLObject of the connection, or None."""
+        return None if self.transport is None else self.transport.get_extra_info("ssl_object")
+
+    @property
     def busy(self):
         """A request is being read or answered."""
         return self.state != S_CLOSED and (self.state != S_HEAD or self.pending != b"")

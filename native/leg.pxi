@@ -30,6 +30,8 @@ cdef class Leg(Reply):
     cdef uint64_t written_before
     cdef double total_deadline
     cdef public bytes target
+    cdef public bytes method
+    cdef public double total_s     # may only lower the plan's; 0 = as there
     cdef public bytes host
     cdef public bytes extra
     cdef public bytes body
@@ -55,6 +57,7 @@ cdef class Leg(Reply):
         self.plan = reply_plan
         self.owner = owner
         self.target = request.target
+        self.method = request.method
         self.body = request.body
         self.host = self.extra = self.reply_extra = b""
         self.detail = ""
@@ -109,6 +112,7 @@ cdef class Leg(Reply):
 
     def start(self):
         cdef Conn conn
+        cdef double total
         if self.state != L_NEW:
             raise RuntimeError("a leg starts once")
         if not self.sink.serves(self.request) or self.sink.leg is not None:
@@ -118,7 +122,10 @@ cdef class Leg(Reply):
             self.client.cycle.leg_used = True
         self.t_start = now_s()
         self.state = self.last_state = L_CONNECT
-        self.total_deadline = self.t_start + self.plan.total_s if self.plan.total_s else 0
+        total = self.plan.total_s
+        if self.total_s and (total == 0 or self.total_s < total):
+            total = self.total_s
+        self.total_deadline = self.t_start + total if total else 0
         self.watch()
         conn = self.pool.take()
         if conn is not None:
@@ -142,9 +149,9 @@ cdef class Leg(Reply):
             length = r.content_length
         else:
             length = len(self.body)
-            if length == 0 and r.content_length < 0 and (r.method == b"GET" or r.method == b"HEAD"):
+            if length == 0 and r.content_length < 0 and (self.method == b"GET" or self.method == b"HEAD"):
                 length = -1
-        head = self.request_plan.head(r, self.target, self.host, self.extra, length,
+        head = self.request_plan.head(r, self.method, self.target, self.host, self.extra, length,
                                       self.body is None and r.chunked)
         if self.body is None:
             self._send(head)
@@ -261,7 +268,7 @@ cdef class Leg(Reply):
             return
         self.head_part = None
         if head.fault is None:
-            head.framing(self.request.method)
+            head.framing(self.method)
         if head.fault is not None:
             self.fail("bad_reply", head.fault)
             return

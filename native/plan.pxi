@@ -8,7 +8,7 @@ cdef class RequestPlan:
     def __init__(self, drop=()):
         self.drop = Names(list(drop) + _HOP + [b"host", b"expect", b"content-length"])
 
-    cdef bytes head(self, Request r, bytes target, bytes host, bytes extra, long long length, bint chunked):
+    cdef bytes head(self, Request r, bytes method, bytes target, bytes host, bytes extra, long long length, bint chunked):
         """The request head for an engine; `length` < 0 = no Content-Length."""
         cdef Py_ssize_t size, at = 0, i
         cdef bytes out
@@ -19,13 +19,13 @@ cdef class RequestPlan:
             digits = snprintf(number, 64, b"transfer-encoding: chunked\r\n")
         elif length >= 0:
             digits = snprintf(number, 64, b"content-length: %lld\r\n", length)
-        size = len(r.method) + len(target) + len(host) + len(extra) + digits + 64
+        size = len(method) + len(target) + len(host) + len(extra) + digits + 64
         for i in range(r.field_count):
             # As written here: `name: value` CR LF, whatever blanks the client left out.
             size += r.fields[i].name_len + r.fields[i].value_len + 4
         out = PyBytes_FromStringAndSize(NULL, size)
         o = PyBytes_AS_STRING(out)
-        at = put(o, at, PyBytes_AS_STRING(r.method), PyBytes_GET_SIZE(r.method))
+        at = put(o, at, PyBytes_AS_STRING(method), PyBytes_GET_SIZE(method))
         at = put(o, at, b" ", 1)
         at = put(o, at, PyBytes_AS_STRING(target), PyBytes_GET_SIZE(target))
         at = put(o, at, b" HTTP/1.1\r\nhost: ", 17)

@@ -1,6 +1,7 @@
 """The typed contract of `native.relay` (Cython); times are monotonic seconds, sizes bytes."""
 
 import asyncio
+import ssl as ssl_
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -96,6 +97,7 @@ class Sink:
     local: str
     tls: bool
     requests: int
+    def cut(self) -> None: ...
 
 class Client(Sink):
     def __init__(self, gate: Any, app: Any, listener: Any, registry: set[Client]) -> None: ...
@@ -103,6 +105,8 @@ class Client(Sink):
     def closing(self) -> bool: ...
     @property
     def busy(self) -> bool: ...
+    @property
+    def tls_object(self) -> ssl_.SSLObject | None: ...
     def reply(
         self,
         request: Request,
@@ -140,7 +144,7 @@ class Pool:
         host: str = "",
         port: int = 0,
         unix_path: str = "",
-        ssl: Any = None,
+        ssl: ssl_.SSLContext | None = None,
         server_hostname: str | None = None,
         max_idle: int = 256,
         idle_s: float = 4.0,
@@ -189,12 +193,15 @@ class Edits:
 class Leg:
     request: Request
     target: bytes
+    method: bytes
+    total_s: float
     host: bytes
     extra: bytes
     body: bytes | None
     reply_extra: bytes
     edits: Edits | None
     status: int
+    reply_status: int
     error: str | None
     detail: str
     relayed: bool

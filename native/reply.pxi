@@ -36,6 +36,7 @@ cdef class Reply(Timed):
     cdef public Edits edits
     cdef public bytes reply_extra
     cdef readonly int status
+    cdef public int reply_status   # what the client is told instead; 0 = the engine's
     cdef readonly bint relayed
     cdef readonly bint sse
     cdef readonly bytes content_type
@@ -73,7 +74,7 @@ cdef class Reply(Timed):
         else:
             self.relayed = True
             if self.out_mode == O_SINK:
-                self.sink.take_head(self.status, self._sink_headers(head))
+                self.sink.take_head(self.reply_status or self.status, self._sink_headers(head))
             else:
                 first = self._compose(head.raw[head.start:head.line_end], head.copied(self.plan.hide), -1)
         if self.body_mode == B_NONE or self.body_mode == B_LENGTH and self.left == 0:
@@ -130,6 +131,9 @@ cdef class Reply(Timed):
             framing = b"transfer-encoding: chunked\r\n"
         if not self.body_done:
             c.closing_ = True
+        if self.reply_status:
+            line = status_line(self.reply_status)
+            line = line[:len(line) - 2]
         return b"HTTP/1.1%b\r\n%b%b%b%b%b%b\r\n" % (
             line[8:], b"server: kvgate\r\n" if self.plan.own_server else b"",
             date_line() if self.plan.own_date else b"", copied, self.reply_extra, framing,

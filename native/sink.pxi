@@ -46,5 +46,9 @@ cdef class Sink(Wire):
     cdef finished(self, Request request, bint keep):
         """The reply is complete; `keep` = the connection may carry another request."""
 
+    def cut(self):
+        """Ends the connection without a reply."""
+        self.abort()
+
     cdef abort(self):
         """The reply cannot be completed: the client must see that."""

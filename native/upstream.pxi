@@ -115,7 +115,8 @@ cdef class Pool:
                  max_idle=256, idle_s=4.0, max_requests=0):
         self.target = {"ssl": ssl}
         if ssl is not None:
-            self.target["server_hostname"] = server_hostname or host or "localhost"
+            # "": no name is sent and none is checked.
+            self.target["server_hostname"] = (host or "localhost") if server_hostname is None else server_hostname
         if unix_path:
             self.target["path"] = unix_path
         else:

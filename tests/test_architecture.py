@@ -28,12 +28,17 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "errors", "paths", "forms", "ids", "detached"),
+    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
+    ("refusals",),
+    ("errors",),
     ("logs", "marks", "ledger", "channel"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("variables", "orders", "memory", "reload", "upstreams", "acceptor", "identity"),
+    ("over", "peer", "variables", "maps", "access"),
+    ("made", "limits", "policy", "secure"),
+    ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engines", "catalog", "sockets", "handover", "link"),
-    ("plan", "health", "models", "metrics", "status", "tls", "pulse", "server"),
+    ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
+    ("pulse", "server"),
     ("fronts",),
     PHASES,
     ("exchange",),
@@ -43,13 +48,14 @@ RANKS = (
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
+    ("cli_signal", "cli_upstream"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
 # Decisions take plain data and the time as arguments.
 PURE = (
-    "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "relay_faults",
-    "reload", "upstreams",
+    "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
+    "relay_faults", "policy", "reload", "upstreams",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
@@ -174,4 +180,4 @@ def test_httpx_stays_off_the_data_path() -> None:
         for path in (ROOT / "gateway").glob("*.py")
         if any(within(module, "httpx") for module, _ in imports(path))
     ]
-    assert set(users) <= {"upstream.py", "demo.py", "demo_chat.py"}
+    assert set(users) <= {"upstream.py", "cli_upstream.py", "demo.py", "demo_chat.py"}

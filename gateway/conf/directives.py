@@ -7,8 +7,11 @@ from __future__ import annotations
 from gateway.conf import (
     directives_log,
     directives_main,
+    directives_policy,
     directives_proxy,
+    directives_rules,
     directives_server,
+    directives_tls,
     directives_upstream,
 )
 from gateway.conf.foreign import FOREIGN
@@ -18,6 +21,9 @@ GROUPS = (
     ("Process", directives_main.DIRECTIVES),
     ("Upstreams", directives_upstream.DIRECTIVES),
     ("Servers and locations", directives_server.DIRECTIVES),
+    ("TLS", directives_tls.DIRECTIVES),
+    ("Variables, access, limits", directives_rules.DIRECTIVES),
+    ("Policy headers", directives_policy.DIRECTIVES),
     ("Proxying", directives_proxy.DIRECTIVES),
     ("Access log", directives_log.DIRECTIVES),
 )

@@ -24,13 +24,20 @@ DIRECTIVES = (
         "access_log",
         EVERYWHERE,
         (Arg("path", "path", choices=("off",)), Arg("format", "name", optional=True)),
+        (
+            Param("if", Arg("condition", "template")),
+            Param("buffer", Arg("size", "size", 1, 16 << 20)),
+            Param("flush", Arg("time", "time", 0.001)),
+        ),
         repeat=True,
         default="off",
         doc="Writes one line per request to a file, or to `stdout` or `stderr`; `off` writes none.",
         note="The format is `kvgate` where none is named; nginx's is `combined`. Several may "
         "stand in one block; "
         "one in a block drops those from outside. Prompts are never written. Relative to the "
-        "prefix.",
+        "prefix. `if`: a request is not written where the text is empty or `0`. `buffer`: lines "
+        "are kept until so much is full, or `flush` has passed since the first of them.",
+        wrong="A buffer without flush on a quiet server: lines appear hours later.",
         example="access_log logs/access.log json;",
         see=("log_format", "error_log"),
     ),

@@ -61,11 +61,13 @@ DIRECTIVES = (
     ),
     Directive(
         "error_log",
-        ("main",),
+        ("main", "http"),
         (Arg("path", "path"), Arg("level", "choice", choices=LEVELS, optional=True)),
         default="stderr notice",
         doc="Where messages about the gateway itself go, and from which level on.",
-        note="The path is relative to the prefix; `stderr` is the standard error. Secrets and "
+        note="There is one for the whole gateway: in `http` it holds before that of the top level, "
+        "and a server has none of its own, unlike in nginx. "
+        "The path is relative to the prefix; `stderr` is the standard error. Secrets and "
         "prompts are "
         "never logged, at no level.",
         wrong="`debug` under load: one line per phase of every request.",
@@ -78,8 +80,53 @@ DIRECTIVES = (
         (Arg("path", "path"),),
         reload="restart",
         doc="File that holds the process id while the gateway runs.",
-        note="Relative to the prefix. Not written by default.",
+        note="Relative to the prefix. Not written by default. `kvgate -s` finds the process by it.",
         example="pid run/kvgate.pid;",
+    ),
+    Directive(
+        "user",
+        ("main",),
+        (Arg("name"), Arg("group", optional=True)),
+        reload="restart",
+        doc="Who the workers run as, where root starts the gateway.",
+        note="Without a group: the group of that name, or else the user's own. Nothing by default, "
+        "where nginx takes nobody.",
+        wrong="The user cannot read certificates' keys or write logs: give them to it, or open "
+        "them to its group.",
+        example="user nobody;",
+    ),
+    Directive(
+        "worker_rlimit_nofile",
+        ("main",),
+        (Arg("number", "int", 64, 10_000_000),),
+        reload="restart",
+        doc="The limit of open files of a worker.",
+        note="A stream holds two: the client's connection and the engine's.",
+        wrong="Above the hard limit of the one who starts the gateway, unless that is root.",
+        example="worker_rlimit_nofile 65536;",
+        see=("worker_connections",),
+    ),
+    Directive(
+        "env",
+        ("main",),
+        (Arg("variable", "word"),),
+        repeat=True,
+        reload="restart",
+        doc="Sets an environment variable for the workers: `env NAME=VALUE`.",
+        note="The whole environment is kept, unlike in nginx, so `env NAME` changes nothing.",
+        wrong="A secret here: it is shown by -T and in /proc; use file:PATH.",
+        example="env TZ=UTC;",
+    ),
+    Directive(
+        "daemon",
+        ("main",),
+        (Arg("on", "flag"),),
+        default="off",
+        reload="restart",
+        doc="Whether the gateway leaves the terminal; it never does.",
+        note="`daemon off` is accepted since files and command lines have it. `daemon on` is "
+        "refused: a service manager keeps the gateway in the background.",
+        example="daemon off;",
     ),
     Directive(
         "include",

@@ -9,6 +9,8 @@ NEXT_UPSTREAM = (
     "error",
     "timeout",
     "invalid_header",
+    "http_403",
+    "http_404",
     "http_429",
     "http_500",
     "http_502",
@@ -28,7 +30,10 @@ DIRECTIVES = (
         note="With a path, it replaces the part that the location matched; without, the target "
         "goes through "
         "as sent. `http://$upstream_by_model` chooses the upstream whose `model` or `alias` the "
-        "request names. Only declared upstreams are reached, never an address from a request.",
+        "request names. With other variables, `http://$name` or `http://NAME/path$is_args$args`, "
+        "the text behind the name is the whole target, as in nginx. Only declared upstreams are "
+        "reached, never an address from a request: where a variable names another, the answer is "
+        "502.",
         wrong="`http://llama/` is not `http://llama`: the slash is a path and replaces the "
         "location's.",
         example="proxy_pass http://llama;",
@@ -119,6 +124,61 @@ DIRECTIVES = (
         "limit.",
         example="proxy_next_upstream_timeout 10s;",
         see=("proxy_next_upstream",),
+    ),
+    Directive(
+        "proxy_ssl_verify",
+        EVERYWHERE,
+        (Arg("on", "flag"),),
+        default="off",
+        doc="Whether an engine must show a certificate that is signed and has its name.",
+        note="For `proxy_pass https://NAME`. It needs proxy_ssl_trusted_certificate.",
+        wrong="Off over a network that others use: nobody says who answers.",
+        example="proxy_ssl_verify off;",
+        see=("proxy_ssl_trusted_certificate", "proxy_ssl_name"),
+    ),
+    Directive(
+        "proxy_ssl_trusted_certificate",
+        EVERYWHERE,
+        (Arg("file", "path"),),
+        doc="Certificates of the authorities that sign engines' certificates, in PEM.",
+        note="Relative to the directory of the main configuration file.",
+        example="proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;",
+        see=("proxy_ssl_verify",),
+    ),
+    Directive(
+        "proxy_ssl_certificate",
+        EVERYWHERE,
+        (Arg("file", "path"),),
+        doc="Certificate that the gateway shows to engines, in PEM.",
+        example="proxy_ssl_certificate certs/gateway.pem;",
+        see=("proxy_ssl_certificate_key",),
+    ),
+    Directive(
+        "proxy_ssl_certificate_key",
+        EVERYWHERE,
+        (Arg("file", "path"),),
+        doc="Private key of proxy_ssl_certificate, in PEM, without a passphrase.",
+        example="proxy_ssl_certificate_key certs/gateway.key;",
+        see=("proxy_ssl_certificate",),
+    ),
+    Directive(
+        "proxy_ssl_name",
+        EVERYWHERE,
+        (Arg("name", "template"),),
+        default="$proxy_host",
+        doc="Name that an engine's certificate must have, and that is sent as SNI.",
+        note="The default is the name of the upstream. A name that is checked is always sent.",
+        example="proxy_ssl_name engines.example.org;",
+        see=("proxy_ssl_verify", "proxy_ssl_server_name"),
+    ),
+    Directive(
+        "proxy_ssl_server_name",
+        EVERYWHERE,
+        (Arg("on", "flag"),),
+        default="off",
+        doc="Whether the name is sent when a TLS connection to an engine is opened (SNI).",
+        example="proxy_ssl_server_name on;",
+        see=("proxy_ssl_name",),
     ),
     Directive(
         "proxy_set_header",

@@ -26,6 +26,7 @@ DIRECTIVES = (
         (
             Param("default_server"),
             Param("ssl"),
+            Param("reuseport"),
             Param("backlog", Arg("number", "int", 1, 65535)),
         ),
         repeat=True,
@@ -34,7 +35,8 @@ DIRECTIVES = (
         "matches no "
         "name; otherwise the first server of the address does. `backlog` (2048): queue of "
         "connections "
-        "not yet accepted. Port 0 lets the system choose, for tests.",
+        "not yet accepted. `reuseport`: each worker has a socket of its own, and the system "
+        "spreads connections over them. Port 0 lets the system choose, for tests.",
         wrong="`allow`-like trust in 127.0.0.1: behind a local proxy everybody comes from there.",
         example="listen 443 ssl default_server;",
         see=("server_name", "ssl_certificate"),
@@ -46,27 +48,10 @@ DIRECTIVES = (
         repeat=True,
         default='""',
         doc="Names in the Host header that this server answers to.",
-        note="Exact, `*.example.org`, `.example.org`, `api.*`, `~regex`; tried in this order.",
+        note="Exact, `*.example.org`, `.example.org`, `api.*`, `~regex`; tried in this order. "
+        "Groups of a regex are variables: `$1`, `$name` for `(?<name>...)`.",
         example="server_name api.example.org *.llm.example.org;",
         see=("listen",),
-    ),
-    Directive(
-        "ssl_certificate",
-        ("http", "server"),
-        (Arg("file", "path"),),
-        doc="Certificate chain in PEM, for `listen ... ssl`.",
-        note="Relative to the directory of the main configuration file. It is loaded by -t as "
-        "well.",
-        example="ssl_certificate certs/api.pem;",
-        see=("ssl_certificate_key", "listen"),
-    ),
-    Directive(
-        "ssl_certificate_key",
-        ("http", "server"),
-        (Arg("file", "path"),),
-        doc="Private key of the certificate, in PEM, without a passphrase.",
-        example="ssl_certificate_key certs/api.key;",
-        see=("ssl_certificate",),
     ),
     Directive(
         "client_header_timeout",
@@ -85,6 +70,16 @@ DIRECTIVES = (
         doc="How long a client may pause while it sends a body; then 408.",
         example="client_body_timeout 30s;",
         see=("client_header_timeout",),
+    ),
+    Directive(
+        "send_timeout",
+        ("http", "server"),
+        (Arg("time", "time", 0.01),),
+        default="60s",
+        doc="How long a client may take nothing of a reply; then the connection is closed.",
+        note="A stream that waits for its engine does not count. nginx has it in `location` too.",
+        example="send_timeout 30s;",
+        see=("client_body_timeout",),
     ),
     Directive(
         "client_max_body_size",
@@ -127,7 +122,7 @@ DIRECTIVES = (
     ),
     Directive(
         "location",
-        ("server",),
+        ("server", "location"),
         (Arg("pattern", "text", many=True),),
         block=True,
         repeat=True,
@@ -135,17 +130,20 @@ DIRECTIVES = (
         note="`location = /x` exactly; `location ^~ /x` prefix, no regex is tried; `location ~ "
         "re` and `~* re` "
         "(any case) regexes in file order; `location /x` prefix, the longest wins where no regex "
-        "matches; `location @name` is reached by name only.",
+        "matches; `location @name` is reached by error_page only. Groups of a regex are variables: "
+        "`$1`, `$name` for `(?<name>...)`. Locations may stand in prefix and regex locations; "
+        "those in the chosen prefix are looked at before the regexes around it, as in nginx.",
         wrong="A regex where a prefix would do: it beats every longer plain prefix.",
         example="location /v1/ { proxy_pass http://llama; }",
-        see=("proxy_pass", "return", "admin", "metrics"),
+        see=("proxy_pass", "return", "error_page", "admin", "metrics"),
     ),
     Directive(
         "return",
         ("server", "location"),
         (Arg("code"), Arg("text", "template", optional=True)),
         doc="Answers at once: `return CODE [TEXT]`, `return 30x URL`, or `return URL` (302).",
-        note="In `server` it answers every request of that server.",
+        note="In `server` it answers every request of that server. `return 444` closes the "
+        "connection without an answer.",
         example="return 301 https://$host$request_uri;",
         see=("location",),
     ),

@@ -94,6 +94,30 @@ DIRECTIVES = (
         see=("least_conn",),
     ),
     Directive(
+        "random",
+        ("upstream",),
+        (
+            Arg("two", "choice", choices=("two",), optional=True),
+            Arg("by", "choice", choices=("least_conn", "least_time"), optional=True),
+        ),
+        doc="An engine drawn by weight; `two`: of two drawn, the one with fewer requests.",
+        note="`random two` is what several gateways in front of the same engines should use: each "
+        "knows its own requests only, and the one idle engine is not hit by all at once. "
+        "`least_time` is not available.",
+        wrong="Engines marked backup: random has none.",
+        example="random two least_conn;",
+        see=("least_conn",),
+    ),
+    Directive(
+        "ip_hash",
+        ("upstream",),
+        doc="The engine is chosen by the client's address, so that a client meets its own cache.",
+        note="The first three bytes of an IPv4 address count, and all of an IPv6 address.",
+        wrong="Clients behind one proxy: all go to one engine; use hash with a header.",
+        example="ip_hash;",
+        see=("hash",),
+    ),
+    Directive(
         "keepalive",
         ("upstream",),
         (Arg("connections", "int", 1, 65536),),

@@ -26,6 +26,14 @@ _ACTIVE = {
     ("main", "worker_processes"): ("worker_processes auto;",),
     ("upstream", "model"): ("model meta-llama/Llama-3.1-8B-Instruct alias=llama;",),
     ("upstream", "server"): ("server 127.0.0.1:8001;", "server 127.0.0.1:8002 weight=2;"),
+    ("http", "limit_conn_zone"): ("limit_conn_zone $binary_remote_addr zone=per_client:10m;",),
+    ("http", "limit_req_zone"): (
+        "limit_req_zone $binary_remote_addr zone=rate_per_client:10m rate=10r/s;",
+    ),
+    ("http", "policy_header"): (
+        "policy_header X-KVGate-TTFT-SLO min=100ms max=10s;",
+        "policy_header X-KVGate-Session;",
+    ),
     ("server", "listen"): ("listen 8080;",),
     ("location", "proxy_pass"): ("proxy_pass http://llama;",),
 }
@@ -63,10 +71,10 @@ def _context(context: str, depth: int) -> list[str]:
     lines: list[str] = []
     here = [d for d in TABLE.directives if _home(d) == context]
     for directive in here:
-        if not directive.block and directive.name not in _SHOWN_IN_TAIL:
+        if (not directive.block or directive.free) and directive.name not in _SHOWN_IN_TAIL:
             lines.append("\n" + _directive(directive, context, depth))
     for directive in here:
-        if directive.block:
+        if directive.block and not directive.free:
             opener = _BLOCKS[directive.name]
             indent = _INDENT * depth
             lines.append(f"\n{_prose(directive.doc, indent)}{indent}{opener} {{")

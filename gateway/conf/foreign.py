@@ -16,11 +16,11 @@ _CACHE = "remove it: replies of a model are not cached; engines keep their own K
 _FILES = "remove it: kvgate serves no files"
 _REWRITE = "use a location and the path in proxy_pass, or return"
 _LATER = "not in this version"
-_SSL = "remove it: the TLS settings of Python's default server context are used"
-_LOGS = "remove it: log files are written unbuffered, a line per request"
+_SSL = "remove it: the other TLS settings are those of Python's default server context"
+_LOGS = "remove it: logs are plain files"
 _BACKEND = "use proxy_pass: engines speak HTTP"
 _OS = "remove it: set this where the service is started"
-_BALANCE = "use round_robin, least_conn or hash KEY consistent"
+_BALANCE = "use round_robin, least_conn, random two, ip_hash or hash KEY consistent"
 _AUTH = "not in this version; put an authenticating proxy in front"
 
 _HINTS: dict[str, str] = {
@@ -43,30 +43,25 @@ _HINTS: dict[str, str] = {
         "remove it: replies go through as the engine made them"
     ),
     "rewrite if break rewrite_log": _REWRITE,
-    "set map geo split_clients map_hash_bucket_size map_hash_max_size error_page "
-    "recursive_error_pages "
-    "allow deny satisfy limit_conn limit_conn_zone limit_conn_status limit_conn_log_level "
-    "limit_req "
-    "limit_req_zone limit_req_status limit_req_log_level limit_req_dry_run user env "
-    "ssl_client_certificate ssl_verify_client ssl_verify_depth ssl_trusted_certificate "
-    "set_real_ip_from real_ip_header real_ip_recursive proxy_ssl_verify proxy_ssl_name "
-    "proxy_ssl_server_name proxy_ssl_trusted_certificate proxy_ssl_certificate "
-    "proxy_ssl_certificate_key proxy_ssl_protocols proxy_ssl_session_reuse resolver "
-    "resolver_timeout "
-    "policy_header policy_header_alias trusted_from kv_aware kv_events tokenizer disaggregate "
-    "roles "
-    "slo": _LATER,
-    "sticky ip_hash random least_time": _BALANCE,
+    "geo split_clients map_hash_bucket_size map_hash_max_size recursive_error_pages satisfy "
+    "limit_req_dry_run limit_conn_dry_run ssl_trusted_certificate "
+    "set_real_ip_from real_ip_header real_ip_recursive proxy_ssl_protocols proxy_ssl_ciphers "
+    "proxy_ssl_session_reuse resolver resolver_timeout "
+    "kv_aware kv_events tokenizer disaggregate roles slo": _LATER,
+    "sticky least_time": _BALANCE,
     "zone state queue ntlm": _NONE,
-    "ssl_protocols ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "
+    "ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "
     "ssl_session_tickets ssl_dhparam ssl_ecdh_curve ssl_stapling ssl_stapling_verify "
     "ssl_early_data ssl_buffer_size ssl_password_file ssl_conf_command": _SSL,
+    "ssl_verify_depth proxy_ssl_verify_depth": (
+        "remove it: the depth of certificate chains is not limited, authorities are what counts"
+    ),
     "ssl": "write `listen ... ssl`",
     "http2 http2_max_concurrent_streams http3 quic_retry": "remove it: clients speak HTTP/1.1",
     "auth_request auth_request_set auth_basic auth_basic_user_file auth_jwt": _AUTH,
     "fastcgi_pass uwsgi_pass scgi_pass grpc_pass memcached_pass fastcgi_param": _BACKEND,
     "log_not_found log_subrequest open_log_file_cache": _LOGS,
-    "daemon master_process worker_rlimit_nofile worker_rlimit_core worker_priority "
+    "master_process worker_rlimit_core worker_priority "
     "worker_cpu_affinity working_directory use multi_accept accept_mutex pcre_jit thread_pool "
     "load_module lock_file debug_connection timer_resolution ssl_engine worker_aio_requests": _OS,
     "server_tokens server_names_hash_bucket_size server_names_hash_max_size "
@@ -74,7 +69,7 @@ _HINTS: dict[str, str] = {
     "variables_hash_bucket_size proxy_headers_hash_max_size proxy_headers_hash_bucket_size "
     "connection_pool_size request_pool_size output_buffers merge_slashes "
     "underscores_in_headers ignore_invalid_headers port_in_redirect absolute_redirect "
-    "server_name_in_redirect reset_timedout_connection tcp_nodelay send_timeout lingering_close "
+    "server_name_in_redirect reset_timedout_connection tcp_nodelay lingering_close "
     "lingering_time lingering_timeout keepalive_disable keepalive_min_timeout keepalive_time "
     "client_header_buffer_size chunked_transfer_encoding max_ranges": _NONE,
     "proxy_redirect proxy_cookie_domain proxy_cookie_path proxy_cookie_flags proxy_method "
@@ -99,10 +94,9 @@ _PARAMETERS: dict[str, dict[str, str]] = {
     "listen": {
         "http2 quic spdy": "remove it: clients speak HTTP/1.1",
         "proxy_protocol": _LATER,
-        "reuseport": "remove it: workers share the listening socket",
         "deferred bind ipv6only so_keepalive rcvbuf sndbuf fastopen setfib accept_filter": _NONE,
     },
-    "access_log": {"buffer flush gzip": _LOGS, "if": _LATER},
+    "access_log": {"gzip": _LOGS},
 }
 
 PARAMETERS = {

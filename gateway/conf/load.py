@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.conf.check import check
+from gateway.conf.declared import declared
 from gateway.conf.directives import TABLE
 from gateway.conf.errors import ConfigError, ConfigErrors, Report
 from gateway.conf.files import FileSet
@@ -74,12 +75,14 @@ def _run(
     for source in (*_globals(globals), main):
         _refuse_surrogates(source, report)
         statements += parser.parse(source)
-    root = check(statements, Token(END, "", main, 0, 0), report)
+    known = declared(statements)
+    root = check(statements, Token(END, "", main, 0, 0), known, report)
     setting = Setting(
         report=report,
         prefix=files.directory if prefix is None else prefix,
         directory=files.directory,
         environment=os.environ if environment is None else environment,
+        known=known,
     )
     config = resolve(root, main.name, setting)
     if report.failed:

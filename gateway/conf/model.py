@@ -9,36 +9,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.conf.model_rules import (
+    NO_LIMITS,
+    PLAIN_TLS,
+    AccessRule,
+    Assign,
+    ErrorPage,
+    LimitConn,
+    LimitReq,
+    Limits,
+    LimitZone,
+    Map,
+    MapEntry,
+    PolicyHeader,
+    ProxyTls,
+)
+from gateway.conf.model_text import Place, Template, Var
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a thing was written: for errors, `explain` and the status page."""
-
-    file: str
-    line: int
-    column: int
-
-
-@dataclass(frozen=True, slots=True)
-class Var:
-    """A variable inside a template: `$name` or `${name}`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Text with variables. `parts` holds `str` and `Var`; `constant`: the text, if it has none."""
-
-    parts: tuple[str | Var, ...]
-
-    @property
-    def constant(self) -> str | None:
-        if not self.parts:
-            return ""
-        if len(self.parts) == 1 and isinstance(self.parts[0], str):
-            return self.parts[0]
-        return None
+__all__ = [
+    "AccessLog",
+    "AccessRule",
+    "AddHeader",
+    "Assign",
+    "Balance",
+    "Config",
+    "EngineLine",
+    "ErrorPage",
+    "HealthCheck",
+    "LimitConn",
+    "LimitReq",
+    "LimitZone",
+    "Limits",
+    "Listen",
+    "Location",
+    "LogFormat",
+    "Map",
+    "MapEntry",
+    "Place",
+    "PolicyHeader",
+    "Proxy",
+    "ProxyTls",
+    "Return",
+    "Server",
+    "Template",
+    "Upstream",
+    "Var",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +80,13 @@ class EngineLine:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How an engine is chosen. `key` is the template of `hash`."""
+    """How an engine is chosen. `key` is the template of `hash`. `ip_hash` takes the first three
+    bytes of an IPv4 address and all of an IPv6 address."""
 
-    method: str = "round_robin"  # round_robin | least_conn | hash
+    method: str = "round_robin"  # round_robin | least_conn | hash | random | ip_hash
     key: Template | None = None
     consistent: bool = False
+    two: bool = False  # random two: of two drawn by weight, the one with fewer requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +125,8 @@ class Listen:
     ssl: bool = False
     default_server: bool = False
     backlog: int = 2048
+    # A socket of its own for each worker; holds for the address, whichever server says so.
+    reuseport: bool = False
     place: Place | None = None
 
 
@@ -128,21 +148,29 @@ class LogFormat:
 class AccessLog:
     path: str  # "off" is an empty tuple on the location; "stderr"/"stdout" or a path
     format: LogFormat
+    condition: Template | None = None  # if=: written unless the value is "" or "0"
+    buffer: int = 0  # bytes kept before they are written; 0 = each line at once
+    flush_s: float = 0.0  # how long a line may stay in the buffer; 0 = until it is full
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """`proxy_pass http://NAME[/uri];` — `upstream` is a declared name, or "" when the model chooses
-    (`proxy_pass http://$upstream_by_model;`)."""
+    (`proxy_pass http://$upstream_by_model;`).
+
+    `target` is there where variables are written: all that stands behind `http://`, to be
+    evaluated and cut by `resolve_proxy.split_target`; `upstream` is then the name if that part
+    holds no variable, else ""."""
 
     scheme: str  # http | https
     upstream: str
     uri: str | None  # None: the request's target goes through unchanged
+    target: Template | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """`return CODE [TEXT|URL];`"""
+    """`return CODE [TEXT|URL];` — 444 closes the connection without a reply."""
 
     status: int
     text: Template
@@ -175,6 +203,19 @@ class Location:
     expose_receipt: bool = False
     admin_token: str = ""
     access_logs: tuple[AccessLog, ...] = ()
+    # Locations inside this one; they are looked at before the regexes around it, as in nginx.
+    locations: tuple[Location, ...] = ()
+    captures: tuple[str, ...] = ()  # variables its regex sets: "1", "2", ..., and names
+    sets: tuple[Assign, ...] = ()  # the server's, then its own (not those of a block around it)
+    error_pages: tuple[ErrorPage, ...] = ()
+    access: tuple[AccessRule, ...] = ()  # the first that fits decides; none fits: allowed
+    limits: Limits = NO_LIMITS
+    proxy_tls: ProxyTls = PLAIN_TLS
+    policy_headers: tuple[PolicyHeader, ...] = ()
+    # (the client's header in lower case, the policy header's name), in file order: the first that
+    # a request has counts, after the policy header itself.
+    policy_aliases: tuple[tuple[str, str], ...] = ()
+    trusted_from: tuple[str, ...] = ()  # networks in CIDR form, "unix:"
     place: Place | None = None
 
 
@@ -189,8 +230,16 @@ class Server:
     keepalive_requests: int = 1000  # 0 = no limit
     header_bytes_max: int = 65536  # large_client_header_buffers: number times size
     header_count_max: int = 200
+    send_timeout_s: float = 60.0  # how long a client may take nothing of a reply
     ssl_certificate: str = ""
     ssl_certificate_key: str = ""
+    # All pairs of certificate and key; the first is the one above.
+    ssl_certificates: tuple[tuple[str, str], ...] = ()
+    ssl_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_client_certificate: str = ""  # authorities of client certificates
+    ssl_verify_client: str = "off"  # off | on | optional
+    name_captures: tuple[str, ...] = ()  # variables that regexes in server_name set
+    error_pages: tuple[ErrorPage, ...] = ()  # for requests that no location takes
     place: Place | None = None
 
 
@@ -210,4 +259,11 @@ class Config:
     error_level: str = "notice"
     pid: str = ""
     prefix: str = ""
+    maps: dict[str, Map] = field(default_factory=dict)
+    conn_zones: dict[str, LimitZone] = field(default_factory=dict)
+    req_zones: dict[str, LimitZone] = field(default_factory=dict)
+    user: str = ""  # "" = stay who started it
+    group: str = ""  # "" = the user's own
+    rlimit_nofile: int = 0  # 0 = leave it
+    env: tuple[tuple[str, str], ...] = ()  # variables set for the workers
     warnings: tuple[str, ...] = field(default=())

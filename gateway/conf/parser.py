@@ -40,6 +40,10 @@ class Grammar(Protocol):
     def begins(self, name: str, context: str) -> bool:
         """Whether a bare word that starts a line there can only be the name of a statement."""
 
+    def free_behind(self, name: str) -> int | None:
+        """Behind how many arguments a block begins whose lines may begin with any word; None for
+        all others."""
+
 
 @dataclass(slots=True)
 class _Frame:
@@ -118,7 +122,7 @@ class _Run:
         args: list[Token] = []
         self.at += 1
         while (token := self.tokens[self.at]).kind == WORD:
-            if lacks_brace and self.parser.grammar.begins(token.text, name.text):
+            if lacks_brace and self._begins_body(token, name, len(args)):
                 self._open_missing(Statement(name, tuple(args)))
                 return
             if self._begins_statement(token):
@@ -144,17 +148,26 @@ class _Run:
         self.parser.report.error(last, message, hint, after=True)
 
     def _lacks_brace(self, name: Token) -> bool:
-        """Whether this is a block whose "{" was forgotten: there are more "}", no "{" follows, and
-        what follows as an argument is a statement of such a block."""
+        """Whether this is a block whose "{" was forgotten: there are more "}", and what follows as
+        an argument is a statement of such a block, to which a "{" behind it belongs."""
         grammar = self.parser.grammar
         if self.surplus >= 0 or not grammar.is_block(name.text, self.frames[-1].context):
             return False
         at = self.at + 1
-        found = False
+        found: Token | None = None
         while self.tokens[at].kind == WORD:
-            found = found or grammar.begins(self.tokens[at].text, name.text)
+            if found is None and self._begins_body(self.tokens[at], name, at - self.at - 1):
+                found = self.tokens[at]
             at += 1
-        return found and self.tokens[at].kind != OPEN
+        if found is None or self.tokens[at].kind != OPEN:
+            return found is not None
+        return grammar.is_block(found.text, name.text) and found.line > name.line
+
+    def _begins_body(self, word: Token, name: Token, position: int) -> bool:
+        behind = self.parser.grammar.free_behind(name.text)
+        if behind is not None:
+            return position >= behind
+        return self.parser.grammar.begins(word.text, name.text)
 
     def _open_missing(self, statement: Statement) -> None:
         last = statement.args[-1] if statement.args else statement.name
@@ -179,7 +192,7 @@ class _Run:
         if not self.surplus or name.quoted or not grammar.knows(name.text):
             return
         block = self._has_block()
-        if grammar.allows(name.text, frame.context, block):
+        if grammar.allows(name.text, frame.context, block) and not self._looks_outer(name):
             return
         if self.surplus > 0:
             self._close_missing(name, block)
@@ -192,6 +205,13 @@ class _Run:
                 self.surplus += 1
                 frame.closed = None
                 self.frames.append(_Frame(statement.name.text, statement.block, statement.name))
+
+    def _looks_outer(self, name: Token) -> bool:
+        """Whether a block that may stand in one of its own kind was written beside it."""
+        opener = self.frames[-1].opener
+        if self.surplus <= 0 or opener is None or opener.text != name.text:
+            return False
+        return name.line > opener.line and name.place.column <= opener.place.column
 
     def _has_block(self) -> bool:
         """Whether the statement that begins here is one with a block."""

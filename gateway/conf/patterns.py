@@ -28,3 +28,9 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> re.Pattern[byte
             return re.compile(raw, re.IGNORECASE if ignore_case else 0)
     except (re.error, ValueError, RecursionError, OverflowError) as error:
         raise BadValue(f"a regular expression ({error})") from None
+
+
+def captures(pattern: str) -> tuple[str, ...]:
+    """The variables that a match gives: "1" to "9", and the names of groups. Raises BadValue."""
+    regex = compile_regex(pattern)
+    return (*map(str, range(1, min(regex.groups, 9) + 1)), *regex.groupindex)

@@ -13,6 +13,7 @@ from gateway.conf import example
 from gateway.conf.directives import GROUPS, TABLE
 from gateway.conf.files import FILE_BYTES_MAX, FILES_MAX, INCLUDE_DEPTH_MAX, TOTAL_BYTES_MAX
 from gateway.conf.parser import DEPTH_MAX
+from gateway.conf.policies import POLICIES, TOKEN_MAX, full_name, shown
 from gateway.conf.resolve_log import PREDEFINED
 from gateway.conf.spec import Directive
 from gateway.conf.values import TEXT_MAX
@@ -55,7 +56,7 @@ def page() -> str:
     for title, directives in GROUPS:
         parts.append(f"## {title}\n")
         parts += [_entry(directive) for directive in directives]
-    parts += [_variables(), _formats(), _foreign()]
+    parts += [_variables(), _policies(), _formats(), _foreign()]
     return "\n".join(parts)
 
 
@@ -120,6 +121,24 @@ def _variables() -> str:
     for variable in sorted(VARIABLES, key=lambda v: v.name):
         name = variable.name + ("NAME" if variable.name.endswith("_") else "")
         lines.append(f"| `${name}` | {_WHEN[variable.when]} | {variable.doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def _policies() -> str:
+    lines = [
+        "## What policy headers say\n",
+        "For `policy_header`. Enums and tokens are words, the others numbers; a token has at most "
+        f"{TOKEN_MAX} visible characters. Those marked * are for callers in `trusted_from` only.\n",
+        "| Header | Says | Kind | Values | Attributes |",
+        "|---|---|---|---|---|",
+    ]
+    for policy in POLICIES:
+        name = f"`{full_name(policy)}`" + ("*" if policy.trusted else "")
+        values = ", ".join(policy.words)
+        if policy.high > policy.low:
+            values = f"{shown(policy.kind, policy.low)} to {shown(policy.kind, policy.high)}"
+        attributes = ", ".join(policy.attributes)
+        lines.append(f"| {name} | {policy.doc} | {policy.kind} | {values} | {attributes} |")
     return "\n".join(lines) + "\n"
 
 

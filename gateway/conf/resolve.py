@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 
-from gateway.conf.check import Node
+from gateway.conf import resolve_process as process
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Config, Server, Upstream
+from gateway.conf.node import Node
+from gateway.conf.resolve_limits import resolve_zones
 from gateway.conf.resolve_listen import check_listens
 from gateway.conf.resolve_location import check_shared
 from gateway.conf.resolve_log import log_formats
 from gateway.conf.resolve_proxy import BY_MODEL
 from gateway.conf.resolve_server import resolve_server
 from gateway.conf.resolve_upstream import check_models, resolve_upstream
+from gateway.conf.resolve_variables import resolve_maps
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 from gateway.conf.suggest import nearest
@@ -34,36 +37,42 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
     servers = tuple(resolve_server(n, scope, names, setting) for n in http.all("server"))
     if not http.has("server"):
         setting.report.error(http.name, '"http" has no "server"', "nothing would be served")
+    _check_daemon(root, setting.report)
     check_listens(http.all("server"), servers, setting.report)
     _check_body_sizes(http, servers, setting.report)
     by_model = [node for node in _passes(http) if node.get("url").endswith(BY_MODEL)]
     check_models(http.all("upstream"), by_model, setting.report)
     main = Scope((root,))
-    level = main.one("error_log")
-    log_path = level.get("path") if level else "stderr"
+    log = Scope((http, root)).one("error_log")
+    log_path = log.get("path") if log else "stderr"
+    run_as = process.user(root, setting.report)
+    limit = root.one("worker_rlimit_nofile")
     return Config(
         file=file,
         servers=servers,
         upstreams=names.upstreams,
-        worker_processes=_workers(main),
-        worker_connections=_worker_connections(root, setting.report),
+        worker_processes=process.workers(main),
+        worker_connections=process.worker_connections(root, setting.report),
         shutdown_timeout_s=main.value("worker_shutdown_timeout"),
         shutdown_delay_s=main.value("shutdown_delay"),
         body_buffer_total=Scope((http,)).value("client_body_buffers_total"),
         error_log=log_path if log_path == "stderr" else os.path.join(setting.prefix, log_path),
-        error_level=(level.get("level") if level else None) or "notice",
+        error_level=(log.get("level") if log else None) or "notice",
         pid=_pid(root, setting),
         prefix=setting.prefix,
+        maps=names.maps,
+        conn_zones=names.conn_zones,
+        req_zones=names.req_zones,
+        user=run_as[0],
+        group=run_as[1],
+        rlimit_nofile=limit.get("number") if limit else 0,
+        env=process.environment(root, setting.report),
         warnings=setting.report.warnings(),
     )
 
 
-def _workers(main: Scope) -> int:
-    value = main.value("worker_processes")
-    return min(len(os.sched_getaffinity(0)), 64) if value == "auto" else int(value)
-
-
 def _names(http: Node, setting: Setting) -> Names:
+    maps = resolve_maps(http, setting)
     upstreams: dict[str, Upstream] = {}
     for node in http.all("upstream"):
         name = node.get("name")
@@ -73,16 +82,29 @@ def _names(http: Node, setting: Setting) -> Names:
             setting.report.error(node.token("name"), f"duplicate upstream {quoted(name)}", hint)
             continue
         upstreams[name] = resolve_upstream(node, setting)
-    formats = log_formats(http, setting.report)
-    # What a wrong or misspelt statement ("upstreem") declares is not missing.
-    upstreams_broken = any(nearest(name, ("upstream",)) for name in http.broken)
-    return Names(upstreams, upstreams_broken, formats, "log_format" in http.broken)
+
+    def broken(directive: str) -> bool:
+        """What a wrong or misspelt statement ("upstreem") declares is not missing."""
+        return any(nearest(name, (directive,)) for name in http.broken)
+
+    return Names(
+        upstreams=upstreams,
+        upstreams_broken=broken("upstream"),
+        maps=maps,
+        formats=log_formats(http, setting),
+        formats_broken=broken("log_format"),
+        conn_zones=resolve_zones(http, "limit_conn_zone", setting),
+        conn_zones_broken=broken("limit_conn_zone"),
+        req_zones=resolve_zones(http, "limit_req_zone", setting),
+        req_zones_broken=broken("limit_req_zone"),
+    )
 
 
 def _check_body_sizes(http: Node, servers: tuple[Server, ...], report: Report) -> None:
     """A body larger than the budget of all bodies could never be buffered."""
     total = Scope((http,)).value("client_body_buffers_total")
-    largest = max((x.client_max_body_size for s in servers for x in s.locations), default=0)
+    sizes = [x.client_max_body_size for server in servers for x in server.locations]
+    largest = max(sizes, default=0)
     node = http.one("client_body_buffers_total") or http.one("client_max_body_size")
     if largest > total:
         message = f"client_max_body_size allows {largest} bytes, client_body_buffers_total {total}"
@@ -90,21 +112,22 @@ def _check_body_sizes(http: Node, servers: tuple[Server, ...], report: Report) -
 
 
 def _passes(http: Node) -> list[Node]:
-    locations = [loc for server in http.all("server") for loc in server.all("location")]
-    return [node for location in locations for node in location.all("proxy_pass")]
-
-
-def _worker_connections(root: Node, report: Report) -> int:
-    events = root.one("events")
-    inside = events.one("worker_connections") if events else None
-    outside = root.one("worker_connections")
-    if inside is not None and outside is not None:
-        hint = f"first in {outside.place.file}:{outside.place.line}"
-        report.error(inside.name, '"worker_connections" is duplicate', hint)
-    value: int = Scope((events or root, root)).value("worker_connections")
-    return value
+    found: list[Node] = []
+    blocks = list(http.all("server"))
+    while blocks:
+        block = blocks.pop()
+        found += block.all("proxy_pass")
+        blocks += block.all("location")
+    return found
 
 
 def _pid(root: Node, setting: Setting) -> str:
     node = root.one("pid")
     return os.path.join(setting.prefix, node.get("path")) if node else ""
+
+
+def _check_daemon(root: Node, report: Report) -> None:
+    node = root.one("daemon")
+    if node is not None and node.get("on"):
+        hint = "remove it: the service manager keeps kvgate in the background"
+        report.error(node.token("on"), '"daemon on" is not available', hint)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import AddHeader, Template, Var
+from gateway.conf.node import Node
 from gateway.conf.resolve_parts import misplaced_variables
 from gateway.conf.scope import Scope
+from gateway.conf.setting import Setting
 from gateway.conf.units import BadValue, visible
+from gateway.conf.variables import When
 
 HEADERS_MAX = 100
 # RFC 9110 7.6.1: connection headers belong to one hop; framing follows from the body.
@@ -27,8 +29,9 @@ _MANAGED = frozenset(
 _REPLY_MANAGED = _MANAGED | {"date"}
 
 
-def set_headers(scope: Scope, report: Report) -> tuple[tuple[str, Template], ...]:
+def set_headers(scope: Scope, setting: Setting) -> tuple[tuple[str, Template], ...]:
     """The headers for engines. An empty value removes; what the gateway does anyway is left out."""
+    report = setting.report
     found: list[tuple[str, Template]] = []
     nodes = scope.all("proxy_set_header")
     _check_count(nodes, report)
@@ -39,7 +42,7 @@ def set_headers(scope: Scope, report: Report) -> tuple[tuple[str, Template], ...
         if first is not node:
             hint = f"first in {first.place.file}:{first.place.line}"
             report.error(node.token("name"), f"header {quoted(name)} is set twice", hint)
-        if _value_is_good(node, "pick", report) and not _is_managed(node, report):
+        if _value_is_good(node, "pick", setting) and not _is_managed(node, report):
             found.append((name, value))
     return tuple(found)
 
@@ -61,7 +64,8 @@ def _is_managed(node: Node, report: Report) -> bool:
     return True
 
 
-def add_headers(scope: Scope, report: Report) -> tuple[AddHeader, ...]:
+def add_headers(scope: Scope, setting: Setting) -> tuple[AddHeader, ...]:
+    report = setting.report
     found: list[AddHeader] = []
     nodes = scope.all("add_header")
     _check_count(nodes, report)
@@ -71,7 +75,7 @@ def add_headers(scope: Scope, report: Report) -> tuple[AddHeader, ...]:
             report.error(
                 node.token("name"), f"header {quoted(name)} is the gateway's own", "remove it"
             )
-        elif _value_is_good(node, "reply", report):
+        elif _value_is_good(node, "reply", setting):
             found.append(AddHeader(name, node.get("value"), node.get("always", False)))
     return tuple(found)
 
@@ -82,7 +86,7 @@ def hidden_headers(scope: Scope) -> frozenset[str]:
     return frozenset(hidden - passed)
 
 
-def _value_is_good(node: Node, moment: str, report: Report) -> bool:
+def _value_is_good(node: Node, moment: When, setting: Setting) -> bool:
     """Header values are one line: a line end in one would be a header of the attacker's choice."""
     template, token = node.get("value"), node.token("value")
     try:
@@ -90,9 +94,9 @@ def _value_is_good(node: Node, moment: str, report: Report) -> bool:
             if isinstance(part, str):
                 visible(part)
     except BadValue as error:
-        report.error(token, f"{quoted(node.spec.name)} must be {error.expected}")
+        setting.report.error(token, f"{quoted(node.spec.name)} must be {error.expected}")
         return False
-    misplaced_variables(template, token, moment, report)
+    misplaced_variables(template, token, moment, setting)
     return True
 
 

@@ -6,10 +6,12 @@ import ipaddress
 import re
 
 from gateway.conf import units
-from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Listen, Server
-from gateway.conf.patterns import compile_regex
+from gateway.conf.node import Node
+from gateway.conf.patterns import captures, compile_regex
+from gateway.conf.resolve_parts import check_captures
+from gateway.conf.setting import Setting
 
 DEFAULT_BACKLOG = 2048
 _WILDCARD = re.compile(
@@ -49,6 +51,7 @@ def _listen(node: Node, report: Report) -> Listen | None:
         ssl=node.get("ssl", False),
         default_server=node.get("default_server", False),
         backlog=node.get("backlog", DEFAULT_BACKLOG),
+        reuseport=node.get("reuseport", False),
         place=node.place,
     )
 
@@ -61,7 +64,10 @@ def _address(text: str) -> units.Address:
     return units.address(text)
 
 
-def names(server: Node, report: Report) -> tuple[str, ...]:
+def names(server: Node, setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names, and the variables that their regexes set."""
+    report = setting.report
+    captured: list[str] = []
     found: list[str] = []
     for node in server.all("server_name"):
         for token in node.words:
@@ -70,7 +76,10 @@ def names(server: Node, report: Report) -> tuple[str, ...]:
                 report.warn(token, f"server name {quoted(name)} is repeated")
             elif _name_is_good(name, token.text, report, node, len(found)):
                 found.append(name)
-    return () if found == [""] else tuple(found)  # no name and the empty name are one
+                if name.startswith("~"):
+                    captured += check_captures(captures(name[1:]), token, setting)
+    # No name and the empty name are one.
+    return () if found == [""] else tuple(found), tuple(dict.fromkeys(captured))
 
 
 def _name_is_good(name: str, written: str, report: Report, node: Node, index: int) -> bool:
@@ -96,6 +105,7 @@ def _name_is_good(name: str, written: str, report: Report, node: Node, index: in
 def check_listens(nodes: list[Node], servers: tuple[Server, ...], report: Report) -> None:
     """Over all servers: one default per address, one kind of socket per address, no overlaps."""
     first: dict[tuple[str, int, str], tuple[Listen, Node]] = {}
+    secure: dict[tuple[str, int, str], tuple[Listen, Server]] = {}
     defaults: dict[tuple[str, int, str], Listen] = {}
     named: dict[tuple[tuple[str, int, str], str], Listen] = {}
     for server_node, server in zip(nodes, servers, strict=True):
@@ -108,6 +118,8 @@ def check_listens(nodes: list[Node], servers: tuple[Server, ...], report: Report
             key = _key(listen)
             other, _ = first.setdefault(key, (listen, node))
             _check_same(listen, other, node, report)
+            if listen.ssl:
+                _check_tls((listen, server), secure.setdefault(key, (listen, server)), node, report)
             if listen.default_server:
                 twin = defaults.setdefault(key, listen)
                 if twin is not listen:
@@ -131,6 +143,23 @@ def _check_same(listen: Listen, other: Listen, node: Node, report: Report) -> No
         report.error(
             node.token("backlog"), f"another backlog for {quoted(listen.address)}", _first(other)
         )
+
+
+def _check_tls(
+    here: tuple[Listen, Server], other: tuple[Listen, Server], node: Node, report: Report
+) -> None:
+    """What a handshake settles before it knows a name is one answer per address."""
+    values = [
+        (x.ssl_protocols, x.ssl_verify_client, x.ssl_client_certificate)
+        for x in (here[1], other[1])
+    ]
+    names = ("ssl_protocols", "ssl_verify_client", "ssl_client_certificate")
+    for name, mine, theirs in zip(names, *values, strict=True):
+        if mine != theirs:
+            message = f"another {quoted(name)} for {quoted(here[0].address)}"
+            hint = f"give the servers of one address the same; {_first(other[0])}"
+            report.error(node.token("address"), message, hint)
+            return
 
 
 def _check_overlaps(found: list[tuple[Listen, Node]], report: Report) -> None:

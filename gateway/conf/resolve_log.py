@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from gateway.conf import templates
-from gateway.conf.check import Node, bad_variable
-from gateway.conf.errors import Report, quoted
+from gateway.conf.check_args import bad_variable
+from gateway.conf.errors import quoted
 from gateway.conf.model import AccessLog, LogFormat, Template, Var
+from gateway.conf.node import Node
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 from gateway.conf.suggest import did_you_mean
@@ -48,25 +49,26 @@ PREDEFINED: dict[str, LogFormat] = {
 STREAMS = ("stdout", "stderr")
 
 
-def log_formats(http: Node, report: Report) -> dict[str, LogFormat]:
+def log_formats(http: Node, setting: Setting) -> dict[str, LogFormat]:
     """All formats by name, predefined ones included."""
     formats = dict(PREDEFINED)
     for node in http.all("log_format"):
         name = node.get("name")
         if name in formats:
             what = "is predefined" if name in PREDEFINED else "is duplicate"
-            report.error(node.token("name"), f"log format {quoted(name)} {what}")
+            setting.report.error(node.token("name"), f"log format {quoted(name)} {what}")
             continue
-        formats[name] = _log_format(node, report)
+        formats[name] = _log_format(node, setting)
     return formats
 
 
-def _log_format(node: Node, report: Report) -> LogFormat:
+def _log_format(node: Node, setting: Setting) -> LogFormat:
+    report = setting.report
     parts: list[str | Var] = []
     words = [word for word in node.words[1:] if word is not node.tokens.get("escape")]
     for word in words:
         try:
-            parts.extend(templates.parse(word.text).parts)
+            parts.extend(templates.parse(word.text, setting.known).parts)
         except BadVariable as error:
             bad_variable(error, word, node, report)
         except BadValue as error:
@@ -81,17 +83,16 @@ def access_logs(scope: Scope, names: Names, setting: Setting) -> tuple[AccessLog
     for node in nodes:
         if node.get("path") == "off" and len(nodes) > 1:
             setting.report.error(node.name, '"access_log off" stands beside another access_log')
-        if node.get("path") == "off" and node.get("format"):
-            setting.report.error(node.token("format"), '"access_log off" takes no format')
+        if node.get("path") == "off" and len(node.words) > 1:
+            what = "format" if node.get("format") else "parameters"
+            setting.report.error(node.words[1], f'"access_log off" takes no {what}')
     logs = [_access_log(node, names, setting) for node in nodes if node.get("path") != "off"]
     return tuple(log for log in logs if log is not None)
 
 
 def _access_log(node: Node, names: Names, setting: Setting) -> AccessLog | None:
     path, name = node.get("path"), node.get("format", "kvgate")
-    if path.startswith("syslog:"):
-        hint = "write to stdout or stderr and let the service manager pass it on"
-        setting.report.error(node.token("path"), "access_log to syslog is not available", hint)
+    if not _path_is_good(node, path, setting):
         return None
     format_ = names.formats.get(name)
     if format_ is None:
@@ -100,4 +101,26 @@ def _access_log(node: Node, names: Names, setting: Setting) -> AccessLog | None:
             message = f"unknown log format {quoted(name)}{guess}"
             setting.report.error(node.token("format"), message)
         return None
-    return AccessLog(path if path in STREAMS else os.path.join(setting.prefix, path), format_)
+    flush = node.get("flush", 0.0)
+    if flush and not node.get("buffer"):
+        setting.report.error(node.token("flush"), '"flush" needs "buffer"', "add buffer=64k")
+    return AccessLog(
+        path=path if path in STREAMS else os.path.join(setting.prefix, path),
+        format=format_,
+        condition=node.get("if"),
+        buffer=node.get("buffer", 0),
+        flush_s=flush,
+    )
+
+
+def _path_is_good(node: Node, path: str, setting: Setting) -> bool:
+    token = node.token("path")
+    if path.startswith("syslog:"):
+        hint = "write to stdout or stderr and let the service manager pass it on"
+        setting.report.error(token, "access_log to syslog is not available", hint)
+        return False
+    if "$" in path:
+        hint = "write one file, with the variable in its log_format"
+        setting.report.error(token, "the path of access_log cannot have variables", hint)
+        return False
+    return True

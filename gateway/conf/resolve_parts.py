@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from gateway.conf import variables
-from gateway.conf.check import Node
-from gateway.conf.errors import Report, quoted
+from gateway.conf.errors import quoted
 from gateway.conf.model import Template
+from gateway.conf.node import Node
 from gateway.conf.secrets import read_secret
 from gateway.conf.setting import Setting
 from gateway.conf.sources import Token
 from gateway.conf.templates import variables_of
 from gateway.conf.units import BadValue
-
-_ORDER = ("request", "route", "pick", "reply", "end")
+from gateway.conf.variables import ORDER, When
 
 
 def secret(node: Node | None, argument: str, setting: Setting) -> str:
@@ -31,9 +30,18 @@ def secret(node: Node | None, argument: str, setting: Setting) -> str:
     return value
 
 
-def misplaced_variables(template: Template, at: Token, moment: str, report: Report) -> None:
+def check_captures(names: tuple[str, ...], at: Token, setting: Setting) -> tuple[str, ...]:
+    """Groups of a regular expression must not be named like variables of the gateway."""
+    for name in names:
+        if variables.find(name) is not None:
+            message = f"the group {quoted(name)} is named like the gateway's variable"
+            setting.report.error(at, message, "rename it")
+    return names
+
+
+def misplaced_variables(template: Template, at: Token, moment: When, setting: Setting) -> None:
     """Warns of variables that have no value yet at `moment` (see `variables.When`)."""
     for name in variables_of(template):
-        variable = variables.find(name)
-        if variable is not None and _ORDER.index(variable.when) > _ORDER.index(moment):
-            report.warn(at, f'"${name}" has no value yet here', f"it is known at: {variable.when}")
+        when = setting.known.when(name)
+        if when is not None and ORDER.index(when) > ORDER.index(moment):
+            setting.report.warn(at, f'"${name}" has no value yet here', f"it is known at: {when}")

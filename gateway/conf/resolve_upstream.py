@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from gateway.conf import units
-from gateway.conf.check import Node
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Balance, EngineLine, HealthCheck, Upstream
+from gateway.conf.node import Node
 from gateway.conf.resolve_parts import misplaced_variables, secret
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Setting
 
-METHODS = ("round_robin", "least_conn", "hash")
+METHODS = ("round_robin", "least_conn", "hash", "random", "ip_hash")
+NO_BACKUP = ("hash", "random", "ip_hash")
 ENGINE_KEEPALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE
 
 
 def resolve_upstream(node: Node, setting: Setting) -> Upstream:
     report, scope = setting.report, Scope((node,))
-    balance = _balance(node, report)
+    balance = _balance(node, setting)
     engines = _engines(node, balance, report)
     models, aliases = _models(node, report)
     idle = scope.value("keepalive_timeout")
@@ -41,7 +42,8 @@ def resolve_upstream(node: Node, setting: Setting) -> Upstream:
     )
 
 
-def _balance(node: Node, report: Report) -> Balance:
+def _balance(node: Node, setting: Setting) -> Balance:
+    report = setting.report
     written = [child for child in node.children if child.spec.name in METHODS]
     for extra in written[1:]:
         message = f"{quoted(extra.spec.name)} is a second balancing method"
@@ -52,13 +54,22 @@ def _balance(node: Node, report: Report) -> Balance:
     if not written:
         return Balance()
     method = written[0]
+    if method.spec.name == "random":
+        return _random(method, report)
     if method.spec.name != "hash":
         return Balance(method.spec.name)
     key = method.get("key")
     if key.constant is not None:
         report.warn(method.token("key"), 'the key of "hash" is the same for all requests')
-    misplaced_variables(key, method.token("key"), "route", report)
+    misplaced_variables(key, method.token("key"), "route", setting)
     return Balance("hash", key, method.get("mode") == "consistent")
+
+
+def _random(method: Node, report: Report) -> Balance:
+    if method.get("by") == "least_time":
+        message = '"random two least_time" is not available'
+        report.error(method.token("by"), message, "write least_conn")
+    return Balance("random", two=method.get("two") is not None)
 
 
 def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, ...]:
@@ -66,7 +77,7 @@ def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, 
     seen: dict[tuple[str, int, str], Node] = {}
     failed = node.has("server") and not node.all("server")
     for line in node.all("server"):
-        engine = _engine(line, report)
+        engine = resolve_engine(line, report)
         if engine is None:
             failed = True
             continue
@@ -77,8 +88,9 @@ def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, 
             continue
         seen[key] = line
         engines.append(engine)
-        if engine.backup and balance.method == "hash":
-            report.error(line.token("backup"), '"backup" does not go with "hash"')
+        if engine.backup and balance.method in NO_BACKUP:
+            message = f'"backup" does not go with {quoted(balance.method)}'
+            report.error(line.token("backup"), message)
     if not failed:
         _check_engines(node, engines, report)
     return tuple(engines)
@@ -96,7 +108,7 @@ def _check_engines(node: Node, engines: list[EngineLine], report: Report) -> Non
         report.error(node.name, f"no server of upstream {name} can decode", hint)
 
 
-def _engine(line: Node, report: Report) -> EngineLine | None:
+def resolve_engine(line: Node, report: Report) -> EngineLine | None:
     token = line.token("address")
     try:
         address = units.address(_without_scheme(token.text))

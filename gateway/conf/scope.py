@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.conf.check import Node
 from gateway.conf.directives import TABLE
+from gateway.conf.node import Node
 from gateway.conf.values import convert
 
 
@@ -32,6 +32,13 @@ class Scope:
         for block in self.blocks:
             if block.has(name):
                 return block.all(name)
+        return []
+
+    def any_of(self, *names: str) -> list[Node]:
+        """As `all`, for several names that are one list together, in file order."""
+        for block in self.blocks:
+            if block.has(*names):
+                return [node for node in block.children if node.spec.name in names]
         return []
 
     def value(self, name: str) -> Any:

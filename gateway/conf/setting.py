@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.conf.errors import Report
-from gateway.conf.model import LogFormat, Upstream
+from gateway.conf.model import LimitZone, LogFormat, Map, Upstream
+from gateway.conf.variables import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Setting:
     prefix: str
     directory: str
     environment: Mapping[str, str]
+    known: Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +29,10 @@ class Names:
 
     upstreams: dict[str, Upstream]
     upstreams_broken: bool
+    maps: dict[str, Map]
     formats: dict[str, LogFormat]
     formats_broken: bool
+    conn_zones: dict[str, LimitZone]
+    conn_zones_broken: bool
+    req_zones: dict[str, LimitZone]
+    req_zones_broken: bool

@@ -25,6 +25,8 @@ Kind = Literal[
     "template",  # text with $variables
     "secret",  # file:PATH, env:NAME, or the value itself (with a warning)
     "regex",
+    "variable",  # $name
+    "network",  # an address, a network in CIDR form, unix: or all
     "uri",  # begins with "/", no blanks
 ]
 Reload = Literal["live", "restart"]
@@ -51,6 +53,7 @@ class Param:
     name: str
     arg: Arg | None = None
     many: bool = False
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Directive:
     args: tuple[Arg, ...] = ()
     params: tuple[Param, ...] = ()
     block: bool = False
+    free: bool = False  # its lines are no directives
     repeat: bool = False  # may stand several times in one block
     default: str = ""
     doc: str = ""  # one sentence
@@ -100,7 +104,7 @@ def _arg_syntax(arg: Arg) -> str:
     if arg.kind == "flag":
         words += ["on", "off"]
     elif arg.kind != "choice":
-        words.insert(0, arg.name.upper())
+        words.insert(0, "$NAME" if arg.kind == "variable" else arg.name.upper())
     text = " | ".join(words) + (" ..." if arg.many else "")
     return f"[{text}]" if arg.optional else text
 
@@ -109,6 +113,8 @@ def _param_syntax(param: Param) -> str:
     if param.arg is None:
         return f"[{param.name}]"
     value = "|".join(param.arg.choices) if param.arg.kind == "choice" else param.arg.name.upper()
+    if param.required:
+        return f"{param.name}={value}"
     return f"[{param.name}={value}]" + (" ..." if param.many else "")
 
 
@@ -136,6 +142,7 @@ class Table:
     def __init__(self, directives: Iterable[Directive], foreign: Iterable[Foreign]) -> None:
         self.directives = tuple(directives)
         self.foreign = {entry.name: entry for entry in foreign}
+        self._free = frozenset(entry.name for entry in self.directives if entry.free)
         self._by_name: dict[str, list[Directive]] = {}
         self._by_place: dict[tuple[str, str], Directive] = {}
         for directive in self.directives:
@@ -164,12 +171,17 @@ class Table:
 
     def allows(self, name: str, context: str, block: bool) -> bool:
         directive = self._by_place.get((name, context))
-        return name in self.foreign or (directive is not None and directive.block == block)
+        foreign = name in self.foreign and context not in self._free
+        return foreign or (directive is not None and directive.block == block)
 
     def is_block(self, name: str, context: str) -> bool:
         directive = self._by_place.get((name, context))
         return directive is not None and directive.block
 
+    def free_behind(self, name: str) -> int | None:
+        return len(self._by_name[name][0].args) if name in self._free else None
+
     def begins(self, name: str, context: str) -> bool:
         # Short names of nginx ("ssl", "set") are as likely an argument on a line of its own.
-        return (name, context) in self._by_place or (name in self.foreign and "_" in name)
+        foreign = name in self.foreign and "_" in name and context not in self._free
+        return (name, context) in self._by_place or foreign

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from gateway.conf import variables
 from gateway.conf.model import Template, Var
 from gateway.conf.suggest import did_you_mean
 from gateway.conf.units import BadValue
+from gateway.conf.variables import BUILT_IN, Known
 
 PARTS_MAX = 256
 
@@ -26,11 +25,7 @@ class BadVariable(BadValue):
         self.written = written
 
 
-def is_known(name: str) -> bool:
-    return variables.find(name) is not None
-
-
-def parse(text: str, known: Callable[[str], bool] = is_known) -> Template:
+def parse(text: str, known: Known = BUILT_IN) -> Template:
     """The template of a text. Raises BadVariable; BadValue for one of too many parts."""
     parts: list[str | Var] = []
     at = 0
@@ -38,8 +33,8 @@ def parse(text: str, known: Callable[[str], bool] = is_known) -> Template:
         name = match[1] or match[2]
         if not name:
             raise BadVariable('"$" without a variable name', "$")
-        if not known(name):
-            guess = did_you_mean(name, variables.names(), mark="$")
+        if known.when(name) is None:
+            guess = did_you_mean(name, known.names(), mark="$")
             raise BadVariable(f'unknown variable "${name}"', match[0], guess)
         if match.start() > at:
             parts.append(text[at : match.start()])

@@ -22,6 +22,7 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?")
+_VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]{0,63}")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
@@ -110,6 +111,27 @@ def visible(text: str) -> str:
     if any((c < " " and c != "\t") or c == "\x7f" for c in text):
         raise BadValue("text without line ends and control characters")
     return text
+
+
+def variable(text: str) -> str:
+    """The name in `$name`."""
+    if not _VARIABLE.fullmatch(text):
+        hint = f"write ${text}" if _VARIABLE.fullmatch(f"${text}") else ""
+        raise BadValue("a variable such as $name", hint)
+    return text[1:]
+
+
+def network(text: str) -> str:
+    """`all`, `unix:`, or an address or network in CIDR form, bits behind the prefix cut."""
+    if text in ("all", "unix:"):
+        return text
+    try:
+        plain = text if "/" in text else text.strip("[]")
+        return str(ipaddress.ip_network(plain, strict=False))
+    except ValueError:
+        expected = "an address, a network such as 10.0.0.0/8 or fd00::/8, unix: or all"
+        hint = "names are not looked up" if _HOST.fullmatch(text) else ""
+        raise BadValue(expected, hint) from None
 
 
 @dataclass(frozen=True, slots=True)

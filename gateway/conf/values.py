@@ -8,11 +8,12 @@ from gateway.conf.patterns import compile_regex
 from gateway.conf.spec import Arg
 from gateway.conf.suggest import did_you_mean
 from gateway.conf.units import BadValue
+from gateway.conf.variables import BUILT_IN, Known
 
 TEXT_MAX = 16384  # characters of one argument
 
 
-def convert(arg: Arg, text: str) -> str | int | float | bool | Template:
+def convert(arg: Arg, text: str, known: Known = BUILT_IN) -> str | int | float | bool | Template:
     """The value of `text` as `arg` describes it: seconds, bytes, a flag, a template, text."""
     if len(text) > TEXT_MAX:
         raise BadValue(f"at most {TEXT_MAX} characters")
@@ -26,11 +27,15 @@ def convert(arg: Arg, text: str) -> str | int | float | bool | Template:
     if arg.kind == "flag":
         return units.flag(text)
     if arg.kind == "template":
-        return templates.parse(text)
+        return templates.parse(text, known)
     if arg.kind == "header":
         return units.header_name(text)
     if arg.kind == "name":
         return units.name(text)
+    if arg.kind == "variable":
+        return units.variable(text)
+    if arg.kind == "network":
+        return units.network(text)
     return _text(arg, text)
 
 

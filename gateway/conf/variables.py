@@ -7,6 +7,7 @@ that ends in `_` stands for a family: `http_` is `$http_NAME` for any request he
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,6 +65,8 @@ VARIABLES: tuple[Variable, ...] = (
         server_name  first name of the server block that took the request
         server_port  local port of the connection
         server_protocol  HTTP/1.0 or HTTP/1.1
+        ssl_client_s_dn  subject of the client's certificate, RFC 2253; empty where it has none
+        ssl_client_verify  SUCCESS, or NONE for a client without a certificate
         time_iso8601  local time, ISO 8601
         time_local  local time in the form of the common log format
         uri  path of the request, decoded and normalised
@@ -138,3 +141,27 @@ def find(name: str) -> Variable | None:
 
 def names() -> list[str]:
     return sorted(_EXACT)
+
+
+ORDER: tuple[When, ...] = ("request", "route", "pick", "reply", "end")
+
+
+class Known:
+    """The table's variables, and those that one configuration makes itself with `map`, `set` and
+    the groups of regular expressions. `own` tells from which moment each has its value."""
+
+    __slots__ = ("own",)
+
+    def __init__(self, own: Mapping[str, When] | None = None) -> None:
+        self.own: dict[str, When] = dict(own or {})
+
+    def when(self, name: str) -> When | None:
+        """The moment from which `$name` has a value; None for an unknown name."""
+        variable = find(name)
+        return variable.when if variable is not None else self.own.get(name)
+
+    def names(self) -> list[str]:
+        return sorted({*_EXACT, *self.own})
+
+
+BUILT_IN = Known()

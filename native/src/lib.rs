@@ -2,12 +2,14 @@
 #![deny(warnings)]
 
 pub mod board;
+pub mod buckets;
 pub mod counters;
 pub mod fields;
 pub mod hash;
 pub mod histogram;
 pub mod json;
 pub mod ledger;
+pub mod limits;
 pub mod marks;
 pub mod pick;
 pub mod scan;
@@ -19,6 +21,8 @@ pub mod strings;
 
 #[cfg(feature = "python")]
 mod py_ledger;
+#[cfg(feature = "python")]
+mod py_limits;
 #[cfg(feature = "python")]
 mod py_pick;
 #[cfg(feature = "python")]
@@ -36,6 +40,8 @@ mod _core {
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
+    #[pymodule_export]
+    use crate::py_limits::{Conns, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]

@@ -73,6 +73,36 @@ pub fn least(ledger: &Ledger, all: &[Candidate], eligible: &[u8], seed: u64) -> 
     best.map(|(i, _, _)| i)
 }
 
+/// Drawn at random in proportion to weight, engines at their limit left out. `two`: of two that differ, the
+/// one with fewer requests in flight per weight; the first drawn where they are equal.
+pub fn random(
+    ledger: &Ledger,
+    all: &[Candidate],
+    eligible: &[u8],
+    seed: u64,
+    two: bool,
+) -> Option<usize> {
+    let mut random = Random(seed);
+    let fits = |i: &usize| !all[*i].is_full(ledger.inflight(all[*i].engine));
+    let mut left: Vec<usize> = positions(eligible).filter(fits).collect();
+    let mut draw = |left: &mut Vec<usize>| {
+        let total = left.iter().map(|&i| u64::from(all[i].weight)).sum::<u64>();
+        let mut at = if total == 0 { 0 } else { random.below(total) };
+        let place = left.iter().position(|&i| {
+            let weight = u64::from(all[i].weight);
+            let here = at < weight;
+            at = at.saturating_sub(weight);
+            here
+        })?;
+        Some(left.swap_remove(place))
+    };
+    let first = draw(&mut left)?;
+    let Some(second) = two.then(|| draw(&mut left)).flatten() else { return Some(first) };
+    let load =
+        |i: usize, other: usize| ledger.inflight(all[i].engine) * u64::from(all[other].weight);
+    Some(if load(second, first) < load(first, second) { second } else { first })
+}
+
 /// Clears the engines at their limit out of a mask; false if none was.
 pub fn leave_out_full(ledger: &Ledger, all: &[Candidate], eligible: &mut [u8]) -> bool {
     let mut changed = false;

@@ -57,6 +57,13 @@ impl EngineSet {
         Ok(position(pick::least(&self.ledger, &self.all, eligible, seed)))
     }
 
+    /// An eligible engine with room for one more, drawn in proportion to weight; `two`: of two drawn, the one
+    /// with fewer requests in flight per weight.
+    fn random(&self, eligible: &[u8], seed: u64, two: bool) -> PyResult<isize> {
+        pick::check_mask(eligible, self.all.len()).map_err(value_error)?;
+        Ok(position(pick::random(&self.ledger, &self.all, eligible, seed, two)))
+    }
+
     /// The mask without engines that have `max_conns` requests in flight; the same object if there is none.
     fn room<'py>(
         &self,

@@ -10,6 +10,9 @@ from gateway import errors, reference, relay_faults
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 VALUES = {
     "what": "w",
+    "zone": "z",
+    "header": "h",
+    "expected": "e",
     "model": "m",
     "method": "GET",
     "path": "/p",

@@ -24,6 +24,7 @@ class Leg:
     def __init__(self, client, request, pool, request_plan, reply_plan, owner) -> None:  # type: ignore[no-untyped-def]
         self.client, self.owner = client, owner
         self.reply_headers = None
+        self.reply_status = 0
         self.reply_extra, self.detail, self.reply_id = b"", "", b""
         self.sse, self.t_first, self.t_last, self.itl_max = False, 0.0, 0.0, 0.0
         self.t_start = self.t_connected = self.t_head = self.t_end = 1.0

@@ -14,7 +14,7 @@ from gateway.variables import compile_log
 
 # $msec and the two wall clocks differ from call to call, not from way to way.
 NAMES = [name for name in values.TABLE if name not in ("msec", "time_local", "time_iso8601")]
-ODD = "caf\u00e9 \"quoted\" back\\slash"
+ODD = 'caf\u00e9 "quoted" back\\slash'
 STREAM = b"".join(
     b"data: " + json.dumps(event).encode() + b"\n\n"
     for event in (

@@ -8,17 +8,19 @@ import pytest
 from gateway.conf.model import Balance, EngineLine, Template, Upstream, Var
 from gateway.engines import EngineTable, Group
 from gateway.ledger import Ledger
-from gateway.pick import pick
+from gateway.pick import pick, pinned
 
 
 def line(number: int, **over: object) -> EngineLine:
     return EngineLine(f"e{number}:1", f"e{number}", 1, "", **over)  # type: ignore[arg-type]
 
 
-def table(*lines: EngineLine, method: str = "round_robin") -> tuple[EngineTable, Group]:
+def table(
+    *lines: EngineLine, method: str = "round_robin", two: bool = False
+) -> tuple[EngineTable, Group]:
     made = EngineTable(Ledger())
     key = Template((Var("http_x_key"),)) if method == "hash" else None
-    balance = Balance(method, key, True)
+    balance = Balance(method, key, True, two)
     made.apply([Upstream("up", lines, balance=balance)], {}, 0.0)
     return made, made.groups["up"]
 
@@ -116,7 +118,7 @@ def test_a_lone_engine_is_never_benched() -> None:
     assert take(group, 1, now=10.0) == ["e0"]
 
 
-@pytest.mark.parametrize("method", ["round_robin", "least_conn", "hash"])
+@pytest.mark.parametrize("method", ["round_robin", "least_conn", "hash", "random", "ip_hash"])
 def test_max_conns(method: str) -> None:
     made, group = table(line(0, max_conns=2), line(1, max_conns=1), method=method)
     found = []
@@ -132,13 +134,13 @@ def test_pinned_ignores_marks_but_not_death() -> None:
     _, group = table(line(0), line(1))
     engine = group.engines[0]
     group.failed(engine, 1.0, "reset")
-    assert pick(group, b"", (), 1.5, 0, engine) is engine
-    assert pick(group, b"", (engine,), 1.5, 0, engine) is None
+    assert pinned(engine, ()) is engine
+    assert pinned(engine, (engine,)) is None
     group.set_health(engine, False, "gone", 1.5)
-    assert pick(group, b"", (), 1.5, 0, engine) is None
+    assert pinned(engine, ()) is None
 
 
-@pytest.mark.parametrize("method", ["round_robin", "least_conn", "hash"])
+@pytest.mark.parametrize("method", ["round_robin", "least_conn", "hash", "random", "ip_hash"])
 def test_a_thousand_engines_cost_little(method: str) -> None:
     """SMG#1692: work per request grew with the engines. The bound is 100 us, best of many."""
     _, group = table(*[line(n) for n in range(1000)], method=method)
@@ -161,3 +163,19 @@ def test_reload_keeps_engines_and_turns() -> None:
     assert "e0" not in take(group, 6, now=3.0)
     made.ledger.give(kept.slot)
     assert made.ledger.in_flight(kept.slot) == 0
+
+
+def test_random_two_takes_the_idler_and_draws_by_weight() -> None:
+    made, group = table(line(0), line(1), line(2, weight=4), method="random", two=True)
+    for _ in range(50):
+        made.ledger.take(group.engines[0].slot)
+    drawn = Counter(
+        e.address for seed in range(300) if (e := pick(group, b"", (), 1.0, seed * 7919))
+    )
+    assert "e0:1" not in drawn and drawn["e2:1"] > drawn["e1:1"] > 0
+
+
+def test_a_request_may_ask_for_another_method() -> None:
+    _, group = table(line(0), line(1), line(2))
+    same = {pick(group, b"s1", (), 1.0, seed, "hash") for seed in range(9)}
+    assert len(same) == 1

@@ -11,7 +11,8 @@ from gateway.stats import OUTCOMES
 
 
 def context(leg: object, status: int, error: object = None, body: bytes | None = b"{}") -> Fake:
-    return Fake(leg=leg, status=status, error=error, request=Fake(body=body))
+    more = {"first_error": None, "held": ()}
+    return Fake(leg=leg, status=status, error=error, request=Fake(body=body), **more)
 
 
 def leg(error: str | None, phase: str) -> Fake:
@@ -64,7 +65,7 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
 
     ctx = context(None, 200)
     ctx.inside, ctx.request_id, ctx.t_end, ctx.path = True, "r", 1.0, b"/v1/x"
-    ctx.plan = Fake(logs=((written.append, broken),))
+    ctx.plan = Fake(logs=((written.append, broken, None),))
     recorder(ctx)  # type: ignore[arg-type]
     assert left == [1] and counted == [ctx] and not written and ctx.termination == "--"
 

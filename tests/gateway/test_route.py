@@ -18,9 +18,11 @@ def group(name: str, *models: str, **aliases: str) -> Fake:
 
 def settled(body: bytes, *groups: Fake, trust: bool = False, **headers: bytes) -> Context:
     catalog = Catalog(groups)  # type: ignore[arg-type]
-    plan = Fake(catalog=catalog, group=groups[0] if len(groups) == 1 else None, trust=trust)
+    lone = groups[0] if len(groups) == 1 else None
+    plan = Fake(catalog=catalog, group=lone, trust=trust, target=None, names=lambda _: catalog)
     sent = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-    request = Fake(body=body, get=lambda name, default=None: sent.get(name, default))
+    request = Fake(method=b"POST", target=b"/v1/x", body=body)
+    request.get = lambda name, default=None: sent.get(name, default)
     ctx = Context(Fake(), request, plan, b"/v1/x", "r")  # type: ignore[arg-type]
     if route.looks_like_json(ctx):
         ctx.scan = route.read(ctx)
@@ -113,7 +115,7 @@ def test_control_paths_are_closed_also_behind_a_rewritten_prefix() -> None:
         (b"/api/sleep", b"/", b"/api/"),
         (b"/api/load_lora_adapter", b"/v1/", b"/api/"),
     ]:
-        plan = Fake(uri=uri, pattern=pattern, path_open=False)
+        plan = Fake(uri=uri, pattern=pattern, path_open=False, target=None)
         request = Fake(method=b"POST", target=path, path=path, query=None)
         ctx = Context(Fake(), request, plan, path, "r")  # type: ignore[arg-type]
         with pytest.raises(errors.PathNotFound):
@@ -123,7 +125,7 @@ def test_control_paths_are_closed_also_behind_a_rewritten_prefix() -> None:
 
 
 def test_target_goes_as_sent() -> None:
-    plan = Fake(uri=None, pattern=b"/", path_open=False)
+    plan = Fake(uri=None, pattern=b"/", path_open=False, target=None)
     request = Fake(method=b"POST", target=b"//v1/%63hat?x=1", path=b"//v1/%63hat", query=b"x=1")
     ctx = Context(Fake(), request, plan, b"/v1/chat", "r")  # type: ignore[arg-type]
     assert route.aim(ctx) == b"/v1/chat" and ctx.target == b"//v1/%63hat?x=1"

@@ -35,6 +35,32 @@ def test_location_precedence(path: bytes, value: str) -> None:
     assert TABLE.match(path) == value
 
 
+NESTED = LocationTable(
+    [
+        ("", "/a/", "a", [("", "/a/b", "inner"), ("~", "x$", "inner regex"), ("=", "/a/", "=")]),
+        ("^~", "/c/", "c", [("", "/c/d", "inner prefix")]),
+        ("~", "z$", "regex", [("~", "bz$", "regex inside"), ("", "/never", "never")]),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (b"/a/b", "inner"),
+        (b"/a/", "="),
+        (b"/a/c", "a"),
+        (b"/a/bx", "inner regex"),
+        (b"/a/bz", "regex inside"),  # a prefix inside does not keep regexes around from matching
+        (b"/a/cz", "regex"),
+        (b"/c/dz", "inner prefix"),
+        (b"/never", None),
+    ],
+)
+def test_locations_inside_locations(path: bytes, value: str | None) -> None:
+    assert NESTED.match(path) == value
+
+
 def test_no_location() -> None:
     assert LocationTable([("", "/v1/", 1)]).match(b"/v2/") is None
 

@@ -18,13 +18,15 @@ from gateway.conf.files import FILE_BYTES_MAX
 from gateway.conf.model import Config
 
 ROOT = Path(__file__).parents[3]
-EXAMPLE = (ROOT / "examples" / "aggregated.conf").read_text()
+EXAMPLES = [(ROOT / "examples" / f"{n}.conf").read_text() for n in ("aggregated", "tenants")]
 NAMES = sorted({*TABLE.names(), *list(TABLE.foreign)[:20]})
 VALUES = [
     "on", "off", "0", "1", "10s", "64m", "x", "http://a", "http://$upstream_by_model", "$host",
     "$nope", "127.0.0.1:80", "unix:/s", "[::1]:1", "~", "^~", "=", "/", "@n", "'a b'", '""',
     "weight=2", "alias=z", "role=decode", "ssl", "always", "backup", "env:NONE", "file:none",
-    "404", "302", "json", "-1", "(", "*.a.b", "${a", "interval=1s", "escape=json",
+    "404", "302", "json", "-1", "(", "*.a.b", "${a", "interval=1s", "escape=json", "zone=a:1m",
+    "zone=a", "rate=1r/s", "$x", "${x}y", "$1", "10.0.0.1/8", "all", "=200", "~(?<x>.)(",
+    "~(?<x>.)", "X-KVGate-Policy", "allow=kv", "max=1s", "if=$x", "nodelay", "default", "https://a/$x",
 ]  # fmt: skip
 
 
@@ -82,17 +84,17 @@ def test_statements_in_any_order(statements: list[str]) -> None:
 def blocks(draw: st.DrawFn) -> str:
     """Statements in the blocks they belong to, with values that mostly do not fit."""
 
-    def body(context: str) -> str:
-        names = [n for n in TABLE.names_in(context) if n != "include"]
+    def body(context: str, depth: int) -> str:
+        names = [n for n in TABLE.names_in(context) if n != "include"] or VALUES
         lines = []
         for name in draw(st.lists(st.sampled_from(names), max_size=5)):
             spec = TABLE.find(name, context)
-            assert spec is not None
             words = " ".join([name, *draw(st.lists(st.sampled_from(VALUES), max_size=3))])
-            lines.append(f"{words} {{ {body(name)} }}" if spec.block else f"{words};")
+            block = spec is not None and spec.block and depth > 0
+            lines.append(f"{words} {{ {body(name, depth - 1)} }}" if block else f"{words};")
         return "\n".join(lines)
 
-    return body("main")
+    return body("main", 5)
 
 
 @given(blocks())
@@ -101,19 +103,26 @@ def test_statements_in_their_blocks(text: str) -> None:
     check(text)
 
 
-@given(st.integers(0, len(EXAMPLE)), st.integers(0, 12), st.text(alphabet=ODD, max_size=6))
-@settings(max_examples=40)
-def test_right_file_with_one_change(at: int, cut: int, new: str) -> None:
-    check(EXAMPLE[:at] + new + EXAMPLE[at + cut :])
+@given(
+    st.sampled_from(EXAMPLES),
+    st.floats(0, 1),
+    st.integers(0, 12),
+    st.text(alphabet=ODD, max_size=6),
+)
+@settings(max_examples=60)
+def test_right_file_with_one_change(example: str, where: float, cut: int, new: str) -> None:
+    at = int(where * len(example))
+    check(example[:at] + new + example[at + cut :])
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=["aggregated", "tenants"])
 @pytest.mark.parametrize("sign", [";", "{", "}"])
-def test_one_sign_lost_or_doubled_is_one_mistake(sign: str) -> None:
+def test_one_sign_lost_or_doubled_is_one_mistake(sign: str, example: str) -> None:
     """Recovery: a single slip with a sign in a right file must not set off a row of messages."""
-    plain = re.sub(r"#[^\n]*", lambda m: " " * len(m[0]), EXAMPLE)
+    plain = re.sub(r"#[^\n]*|\"[^\"]*\"", lambda m: " " * len(m[0]), example)
     for at in [m.start() for m in re.finditer(re.escape(sign), plain)]:
         for change in ("", sign * 2):
-            text = EXAMPLE[:at] + change + EXAMPLE[at + 1 :]
+            text = example[:at] + change + example[at + 1 :]
             result = outcome(text)
             assert isinstance(result, ConfigErrors), text
             errors = [e for e in result.errors if e.severity == "error"]

@@ -76,6 +76,11 @@ def test_full_example_has_every_directive() -> None:
     assert {directive.name for directive in TABLE.directives} <= words
 
 
+ZONES = (
+    "limit_conn_zone $server_name zone=per_client:1m;"
+    "limit_req_zone $server_name zone=rate_per_client:1m rate=1r/s;"
+    "policy_header X-KVGate-Session;"
+)
 WRAP = {
     "main": "{0}\nhttp {{ server {{ listen 1; return 404; }} }}",
     "events": "events {{ {0} }} http {{ server {{ listen 1; return 404; }} }}",
@@ -95,6 +100,8 @@ def wrapped(directive: Directive, context: str) -> str:
         extra = "return 404;" if directive.name != "return" else ""
         extra += "" if directive.name == "listen" else "listen 1;"
     text = WRAP[context].format(directive.example, extra)
+    if not directive.name.endswith("_zone"):
+        text = text.replace("http {", f"http {{ {ZONES} ", 1)
     if directive.name == "http":
         text = directive.example
     if directive.name == "server" and context == "http":

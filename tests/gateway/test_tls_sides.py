@@ -1,0 +1,106 @@
+"""TLS with who is who: clients that show a certificate, engines that must."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from harness.certificate import Certificate
+
+from gateway import app as wiring
+from gateway.conf import load_text
+from gateway.peer import written
+from native import relay
+
+
+async def served(app: wiring.App) -> tuple[asyncio.Server, int]:
+    (listener,) = app.listeners
+    sock = listener.bind()
+    factory = relay.serve_protocol(app.pipeline, app.asgi, listener)
+    loop = asyncio.get_running_loop()
+    made = await loop.create_server(factory, sock=sock, ssl=listener.ssl_context)
+    return made, sock.getsockname()[1]
+
+
+async def ask(port: int, context: ssl.SSLContext | None, path: str = "/") -> bytes:
+    host = "localhost" if context else None
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=host
+    )
+    writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["on", "optional"])
+async def test_clients_show_their_certificate(tmp_path: Path, how: str) -> None:
+    made = Certificate.make(tmp_path)
+    text = (
+        "http { access_log off; server { listen 127.0.0.1:0 ssl;"
+        f" ssl_certificate {made.file}; ssl_certificate_key {made.key};"
+        f" ssl_client_certificate {made.file}; ssl_verify_client {how};"
+        " location / { return 200 '$ssl_client_verify <$ssl_client_s_dn>'; } } }"
+    )
+    app = wiring.build(load_text(text, f"{tmp_path}/k.conf"))
+    listening, port = await served(app)
+    try:
+        known = made.client()
+        known.load_cert_chain(made.file, made.key)
+        assert (await ask(port, known)).endswith(b"SUCCESS <CN=localhost>")
+        if how == "on":
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                assert not await ask(port, made.client())
+                raise ConnectionError("closed without a word")
+        else:
+            assert (await ask(port, made.client())).endswith(b"NONE <>")
+    finally:
+        listening.close()
+        await app.stop()
+
+
+async def test_engines_are_checked(tmp_path: Path) -> None:
+    made = Certificate.make(tmp_path)
+    names: list[str | None] = []
+    context = made.server()
+    context.sni_callback = lambda _tls, name, _context: names.append(name)
+
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    upstream = await asyncio.start_server(engine, "127.0.0.1", 0, ssl=context)
+    address = f"127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
+    checked = f"proxy_ssl_verify on; proxy_ssl_trusted_certificate {made.file};"
+    text = (
+        f"http {{ access_log off; upstream u {{ server {address}; health_check off; }}"
+        " server { listen 127.0.0.1:0;"
+        f" location /v1/good {{ proxy_pass https://u; {checked} proxy_ssl_name localhost; }}"
+        f" location /v1/bad {{ proxy_pass https://u; {checked} }}"
+        " location /v1/sent { proxy_pass https://u; proxy_ssl_server_name on;"
+        " proxy_ssl_name n.$arg_n; }"
+        " location /v1/plain { proxy_pass https://u; } } }"
+    )
+    app = wiring.build(load_text(text, f"{tmp_path}/k.conf"))
+    listening, port = await served(app)
+    try:
+        for path, status in (("good", 200), ("bad", 502), ("sent?n=b", 200), ("plain", 200)):
+            reply = await ask(port, None, f"/v1/{path}")
+            assert reply.startswith(b"HTTP/1.1 %d " % status), (path, reply)
+        assert names == ["localhost", "u", "n.b", None]
+    finally:
+        listening.close()
+        upstream.close()
+        await app.stop()
+
+
+def test_a_subject_is_written_as_nginx_does() -> None:
+    parts = (
+        (("countryName", "DE"),),
+        (("organizationName", 'A, "B"'),),
+        (("commonName", "#x "),),
+    )
+    assert written(parts) == 'CN=\\#x\\ ,O=A\\, \\"B\\",C=DE'

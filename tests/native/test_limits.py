@@ -1,0 +1,100 @@
+"""Limits over processes: exact, whoever is killed in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+
+import pytest
+
+from native._core import Conns, Rates
+
+fork = get_context("fork")
+
+
+def child(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def test_a_rate_is_one_over_processes() -> None:
+    """Four processes at once: as many pass as one process would have let through."""
+    table = Rates(64)
+    passed = fork.Value("i", 0)
+    pids = []
+
+    def work() -> None:
+        for _ in range(500):
+            if table.take(b"k", 10**9, 10**9, 99, True) >= 0.0:
+                with passed.get_lock():
+                    passed.value += 1
+
+    for _ in range(4):
+        pids.append(child(work))
+    for pid in pids:
+        os.waitpid(pid, 0)
+    assert passed.value == 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_return_and_the_limit_holds_through_kills(seed: int) -> None:
+    """Workers come and go in the middle of their work, by kill -9: the limit is never passed, and
+    when all are gone nothing is left.
+    """
+    rng = random.Random(seed)
+    workers, limit = 4, 7
+    table = Conns(workers, 32)
+    keys = [b"a", b"b", b"c"]
+
+    def work(worker: int) -> None:
+        table.bind(worker)
+        mine = random.Random(os.getpid())
+        held: list[bytes] = []
+        while True:
+            if held and mine.random() < 0.5:
+                table.release(held.pop(mine.randrange(len(held))))
+            else:
+                key = mine.choice(keys)
+                if table.acquire(key, limit):
+                    held.append(key)
+
+    pids = {worker: child(lambda worker=worker: work(worker)) for worker in range(workers)}
+    try:
+        for _ in range(60):
+            seen = [table.count(key) for key in keys for _ in range(20)]
+            assert max(seen) <= limit
+            victim = rng.randrange(workers)
+            os.kill(pids[victim], signal.SIGKILL)
+            os.waitpid(pids[victim], 0)
+            # One killed between its fork and its `bind` never had the slot.
+            table.retire(victim)
+            pids[victim] = child(lambda victim=victim: work(victim))
+    finally:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    for worker in pids:
+        table.retire(worker)
+    assert [table.count(key) for key in keys] == [0, 0, 0]
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError):
+        Rates(0)
+    with pytest.raises(ValueError):
+        Rates(8).take(b"k", 1, 0, 0, True)
+    table = Conns(1, 8)
+    with pytest.raises(RuntimeError):
+        table.acquire(b"k", 1)
+    table.bind(0)
+    with pytest.raises(ValueError):
+        Conns(2, 8, table.fd)
+    assert not table.release(b"k")
