@@ -46,7 +46,8 @@ def test_an_early_answer_to_a_large_body_does_not_spoil_the_connection(
     @scripts.unread
     def refuses(peer: Peer, seen: Seen) -> None:
         scripts.says(b'{"error":{}}', 400)(peer, seen)
-        peer.wait_gone()
+        while peer.fill():  # whatever comes is not looked at
+            peer.buffer.clear()
 
     stage.engine.script = refuses
     client = stage.client(lane)
