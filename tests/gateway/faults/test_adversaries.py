@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 from harness import scripts
 from harness.client import prompt, request_bytes
-from harness.peer import Peer, Seen
+from harness.peer import Peer, Seen, read_body
 from harness.shapes import error_of
 from harness.stage import Conf, Play, Stage
+from harness.wire import Short
 
 BODY = prompt()
 ALIASED = Conf(
@@ -46,7 +48,8 @@ def test_an_early_answer_to_a_large_body_does_not_spoil_the_connection(
     @scripts.unread
     def refuses(peer: Peer, seen: Seen) -> None:
         scripts.says(b'{"error":{}}', 400)(peer, seen)
-        peer.wait_gone()
+        with contextlib.suppress(ConnectionError, Short):  # the gateway need not send the rest
+            read_body(peer, seen)
 
     stage.engine.script = refuses
     client = stage.client(lane)
