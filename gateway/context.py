@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.engines import Engine, Group
+    from gateway.engine import Engine
+    from gateway.engines import Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
     from native._core import Conns, Scan

@@ -14,7 +14,7 @@ from native.relay import Leg, RequestPlan
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.engines import Engine
+    from gateway.engine import Engine
 
 CLIENT_ID_MAX = 128
 

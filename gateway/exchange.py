@@ -26,7 +26,7 @@ from gateway.retry import Ended, step
 from gateway.turn import turn
 
 if TYPE_CHECKING:
-    from gateway.engines import Engine
+    from gateway.engine import Engine
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
@@ -75,9 +75,7 @@ class Exchange:
             return pinned(ctx.pinned, self._tried)
         how = policy.method(ctx.policy) if ctx.policy else ""
         ctx.how = how or group.conf.balance.method
-        key = policy.key(ctx.policy)
-        if not key and group.key is not None:
-            key = group.key(ctx)
+        key = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
         return pick(group, key, self._tried, now, getrandbits(64), how)
 
     def _go(self, engine: Engine) -> None:

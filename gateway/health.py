@@ -18,7 +18,8 @@ from gateway.upstream import ControlPlane, Unreachable
 
 if TYPE_CHECKING:
     from gateway.conf.model import HealthCheck
-    from gateway.engines import Engine, EngineTable, Group
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable, Group
 
 Key = tuple[str, str]
 Tell = Callable[["Group", "Engine", bool, str], None]

@@ -123,7 +123,11 @@ class Sink:
 def _open(path: str) -> int:
     if path in ("stdout", "stderr"):
         return 1 if path == "stdout" else 2
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # A pipe without a reader is refused at once instead of waited for.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o644)
+    os.set_blocking(fd, True)
+    return fd
 
 
 class Writer:

@@ -22,7 +22,8 @@ from gateway.upstream import ControlPlane, Unreachable
 if TYPE_CHECKING:
     from gateway.catalog import Catalog
     from gateway.context import Context
-    from gateway.engines import Engine, EngineTable, Group
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable, Group
     from gateway.exchange import Exchange
 
 Card = dict[str, Any]  # what an engine says of a model; its fields are the engine's business

@@ -15,7 +15,8 @@ from typing import Any
 import uvloop
 
 from gateway import fronts
-from gateway.engines import Engine, EngineTable, Group
+from gateway.engine import Engine
+from gateway.engines import EngineTable, Group
 from gateway.health import Health
 from gateway.identity import become
 from gateway.ledger import ILL, WELL

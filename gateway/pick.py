@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.engines import Engine, Group, Team
+    from gateway.engine import Engine
+    from gateway.engines import Group, Team
 
 
 def pick(

@@ -24,7 +24,8 @@ from native import relay
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
-    from gateway.engines import Engine, EngineTable
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable
     from gateway.fronts import Front
     from gateway.models import Models
     from gateway.record import Recorder
@@ -109,7 +110,7 @@ class Pipeline:
     def _proceed(self, exchange: Exchange) -> None:
         """All limits let it in."""
         ctx = exchange.ctx
-        if ctx.plan.kind == "return":
+        if ctx.plan.kind == "return" and ctx.path not in OWN_PATHS:
             give_back(exchange)
             return
         try:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
-    from gateway.engines import Engine, EngineTable
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable
     from gateway.logs import Writer
     from gateway.memory import Memory
     from gateway.responses import ResponseMap

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.engines import Engine, EngineTable
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable
 
 KEPT_MAX = 100_000  # ids
 KEPT_S = 3600.0

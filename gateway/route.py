@@ -19,7 +19,7 @@ from native._core import Scan, rewrite, scan
 if TYPE_CHECKING:
     from gateway.catalog import Named
     from gateway.context import Context
-    from gateway.engines import Engine
+    from gateway.engine import Engine
 
 SHOWN_MAX = 200  # characters of a client's text in an error message
 

@@ -43,6 +43,8 @@ class Wanted:
             sock = self._open_unix() if self.unix_path else self._open_tcp()
         except OSError as exc:
             reason = os.strerror(exc.errno) if exc.errno else str(exc)
+            if exc.filename not in (None, self.unix_path):
+                reason = f"{exc.filename}: {reason}"
             raise ListenError(f"cannot listen on {self.tag}: {reason}") from exc
         sock.setblocking(False)
         return sock
@@ -65,6 +67,8 @@ class Wanted:
         return sock
 
     def _open_unix(self) -> socket.socket:
+        # Its folder is usually under /run, which is empty after a boot.
+        os.makedirs(os.path.dirname(self.unix_path) or ".", exist_ok=True)
         _remove_stale(self.unix_path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # The mode is set before the first connection can come: listen() follows.

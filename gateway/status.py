@@ -18,7 +18,8 @@ from gateway import __version__
 from gateway.orders import State
 
 if TYPE_CHECKING:
-    from gateway.engines import Engine, EngineTable
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable
     from gateway.stats import Statistics
 
 Document = dict[str, Any]  # JSON

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 if TYPE_CHECKING:
-    from gateway.engines import Engine, Group
+    from gateway.engine import Engine
+    from gateway.engines import Group
 
 CONNECTIONS_MAX = 128
 REPLY_BYTES_MAX = 8 << 20

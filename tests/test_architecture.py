@@ -36,6 +36,7 @@ RANKS = (
     ("over", "peer", "variables", "maps", "access"),
     ("made", "limits", "policy", "secure"),
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
+    ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
     ("pulse", "server"),

@@ -144,7 +144,7 @@ async def test_requests_in_flight(gateway, engine, lane: str) -> None:  # type: 
         "server { listen 127.0.0.1:0; " + lane_of(lane) +
         " location / { proxy_pass http://a; limit_conn z 1; } }"
     )  # fmt: skip
-    table = gw.app.zones.conns["z"]
+    table = gw.app.memory.zones.conns["z"]
     assert table.acquire(b"k", 1)
     refused = await gw.client.post(PATH, json={}, headers={"x-key": "k"})
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")

@@ -100,6 +100,7 @@ def test_a_stopped_worker_is_replaced(tree, monkeypatch) -> None:  # type: ignor
 
 def test_a_dead_monitor_is_replaced(tree) -> None:  # type: ignore[no-untyped-def]
     one = tree()
+    waiting.until(lambda: one.processes("monitor"), "the monitor's first sign of life", 10)
     (monitor,) = one.processes("monitor")
     one.kill(monitor)
     waiting.until(lambda: one.processes("monitor") not in ([], [monitor]), "another monitor", 10)
