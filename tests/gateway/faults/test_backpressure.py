@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from pathlib import Path
 
 from harness import scripts, waiting
 from harness.client import prompt, request_bytes
@@ -16,7 +17,14 @@ from harness.upstream import Peer, Seen
 
 HUNDRED_MB = 100_000_000
 GROWTH_KIB = 6 * 1024  # one stream; sockets' buffers are the kernel's
-KERNEL_BYTES = 24 << 20  # what two loopback sockets may swallow
+
+
+def _largest(name: str) -> int:
+    return int(Path(f"/proc/sys/net/ipv4/{name}").read_text().split()[2])
+
+
+# What two loopback connections may swallow: of a receive buffer half is payload.
+KERNEL_BYTES = _largest("tcp_rmem") + 2 * _largest("tcp_wmem")
 
 
 def hundred(sse: bool) -> tuple[scripts.Script, str]:
