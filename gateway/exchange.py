@@ -85,8 +85,9 @@ class Exchange:
         leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
         leg = decode.build(ctx, engine, leg_id, self)
         ctx.leg = leg
-        if ctx.policy:
-            leg.total_s = policy.left_s(ctx.policy, monotonic() - ctx.request.t0)
+        if ctx.policy or ctx.attempts:  # what is left for all legs together
+            total_s, spent_s = ctx.plan.location.total_timeout_s, monotonic() - ctx.request.t0
+            leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
         self._pipeline.ledger.take(engine.slot)
         try:
             leg.start()

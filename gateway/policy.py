@@ -88,10 +88,14 @@ def method(wishes: Mapping[str, str | float]) -> str:
     return "hash" if "session" in wishes else ""
 
 
-def left_s(wishes: Mapping[str, str | float], elapsed_s: float) -> float:
-    """What is left of the total time that a request asked for; 0 = it did not."""
-    asked = wishes.get("timeout")
-    return 0.0 if asked is None else max(float(asked) - elapsed_s, 0.001)
+def left_s(wishes: Mapping[str, str | float] | None, total_s: float, elapsed_s: float) -> float:
+    """What is left of the time for all legs: the location's (0 = no limit), or the less that the
+    request asked for. 0 = no limit.
+    """
+    limits = [total_s] if total_s else []
+    if wishes and "timeout" in wishes:
+        limits.append(float(wishes["timeout"]))
+    return max(min(limits) - elapsed_s, 0.001) if limits else 0.0
 
 
 def key(wishes: Mapping[str, str | float]) -> bytes:

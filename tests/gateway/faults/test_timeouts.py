@@ -157,3 +157,22 @@ def test_no_engine_available_is_503(play: Play, lane: str) -> None:
     assert reply.header("retry-after")
     assert stage.gateway.get("/kvgate/ready")[0] == 503
     assert not stage.engine.seen
+
+
+TOGETHER = Conf(
+    engines=4,
+    location="proxy_total_timeout 1s; proxy_first_byte_timeout 400ms;"
+    " proxy_next_upstream error timeout non_idempotent;",
+)
+
+
+def test_the_total_timeout_is_of_all_tries_together(play: Play, lane: str) -> None:
+    """Four silent engines: once each try had a second of its own."""
+    stage = play(TOGETHER)
+    for engine in stage.engines:
+        engine.script = lambda peer, seen: peer.wait_gone()
+    started = time.monotonic()
+    with stage.client(lane) as client:
+        error_of(client.ask(prompt()), 504)
+    assert 0.9 < time.monotonic() - started < 1.8
+    assert sum(len(engine.seen) for engine in stage.engines) == 3
