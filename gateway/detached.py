@@ -11,15 +11,18 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Callable
 
 PENDING_MAX = 4096  # records
 CLOSE_S = 2.0  # for the last records to be written
 
 
 class Detached(logging.Handler):
-    def __init__(self, inner: logging.Handler) -> None:
+    def __init__(self, inner: logging.Handler, again: Callable[[], logging.Handler]) -> None:
+        """`again` makes the same handler anew, for a process that was forked."""
         super().__init__()
         self.inner = inner
+        self.again = again
         self.dropped = 0  # records
         self._pid = 0
         self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue()
@@ -34,6 +37,10 @@ class Detached(logging.Handler):
             self.dropped += 1
 
     def _begin(self) -> None:
+        if self._pid:
+            # The parent's thread may have been within a write when this process was born: its
+            # stream is then locked for ever here.
+            self.inner = self.again()
         self._pid = os.getpid()
         self._queue = queue.Queue(PENDING_MAX)
         self._thread = threading.Thread(

@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+from typing import TextIO
 
 from gateway.detached import Detached
 from native.relay import LogBuffer
@@ -52,20 +53,29 @@ class _OneLine(logging.Formatter):
         return f"{stamp} [{level}] {record.process}#0: " + text.rstrip("\n").replace("\n", "\\n ")
 
 
+def _stderr() -> TextIO:
+    return open(2, "w", closefd=False)  # lives as long as the process
+
+
+def _handler(path: str, stderr: TextIO) -> logging.Handler:
+    made: logging.Handler
+    if path in ("", "stderr"):
+        made = logging.StreamHandler(stderr)
+    else:
+        made = logging.handlers.WatchedFileHandler(path)
+    made.setFormatter(_OneLine())
+    return made
+
+
 def open_error_log(path: str, level: str) -> None:
     """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError."""
     for name, number in LEVELS.items():
         logging.addLevelName(number, name)
-    handler: logging.Handler
-    if path in ("", "stderr"):
-        handler = logging.StreamHandler(sys.stderr)
-    else:
-        handler = logging.handlers.WatchedFileHandler(path)
-    handler.setFormatter(_OneLine())
+    handler = _handler(path, sys.stderr)
     for old in log.handlers[:]:
         log.removeHandler(old)
         old.close()
-    log.addHandler(Detached(handler))
+    log.addHandler(Detached(handler, lambda: _handler(path, _stderr())))
     log.setLevel(LEVELS[level])
     log.propagate = False
 
