@@ -41,7 +41,6 @@ cdef class Client(Reader):
         self.listener = listener
         self.limits = listener.limits
         self.registry = registry
-        self.raw = True
         self.pending = b""
 
     # ---- asyncio protocol ----

@@ -23,7 +23,6 @@ cdef class Limits:
 
 cdef enum:
     TARGET_MAX = 16384
-    HOP_FIELDS = 8
 
 # Never forwarded, in either direction (RFC 9110 §7.6.1); the relay writes its own framing and host.
 cdef list _HOP = [b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",

@@ -21,13 +21,12 @@ cdef bint no_body(int status, bytes method):
 
 
 cdef class Sink(Wire):
-    """Where a reply goes. `raw`: takes HTTP/1.1 bytes; otherwise head, payload and end one by one."""
+    """Where a reply goes. A Client takes HTTP/1.1 bytes, any other head, payload and end one by one."""
     cdef readonly object listener
     cdef readonly str peer
     cdef readonly str local
     cdef readonly bint tls
     cdef readonly Py_ssize_t requests
-    cdef bint raw
     cdef bint write_paused
     cdef Leg leg
 
