@@ -49,6 +49,8 @@ class Scan:
     @property
     def session_id(self) -> str | None: ...
     @property
+    def cache_salt(self) -> str | None: ...
+    @property
     def insert_at(self) -> int: ...
     @property
     def empty(self) -> bool: ...
@@ -68,6 +70,7 @@ def rewrite(
     model: bytes | None = None,
     strip: bool = False,
     include_usage: bool = False,
+    cache_salt: bytes | None = None,
 ) -> bytes: ...
 
 @final
