@@ -85,7 +85,7 @@ def _parser() -> _Parser:
     add = parser.add_argument
     add("action", choices=ACTIONS, metavar="ACTION")
     add("name", metavar="NAME", help="the upstream")
-    add("server", metavar="SERVER", help="the engine, as on its server line")
+    add("server", metavar="SERVER", help="the engine, as on its server line, or ADDRESS#RANK")
     add("params", metavar="PARAM", nargs="*", help="as on a server line, for add: weight=2 backup")
     add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
     add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
@@ -105,7 +105,7 @@ def parameters(action: str, server: str, words: Sequence[str]) -> dict[str, str 
             raise Failed(f'parameter "{name}" is duplicate', status=USAGE)
         params[name] = value if equals else True
     try:
-        engine_line(server, params)
+        engine_line(server if action == "add" else server.partition("#")[0], params)
     except ConfigErrors as error:
         first = error.errors[0]
         raise Failed(first.message, first.hint, USAGE) from None

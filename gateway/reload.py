@@ -9,7 +9,7 @@ from gateway.conf.errors import ConfigErrors, one_line
 from gateway.conf.model import Config, EngineLine
 
 # Fields of Config that a worker takes on when it is born.
-BORN_WITH = ("user", "group", "rlimit_nofile", "env")
+BORN_WITH = ("user", "group", "rlimit_nofile", "env", "kv_index_bytes")
 SHOWN_MAX = 40  # changes named in the log line; the rest is counted
 
 
