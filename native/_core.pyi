@@ -9,6 +9,7 @@ __all__ = [
     "EngineSet",
     "HashRing",
     "Ledger",
+    "Prompt",
     "Rates",
     "RoundRobin",
     "Scan",
@@ -21,6 +22,22 @@ __all__ = [
 ]
 
 __version__: Final[str]
+
+@final
+class Prompt:
+    """Token ids and the scope in which an engine shares their blocks. Immutable."""
+
+    def __new__(
+        cls, ids: bytes, lora: str | None = None, salt: str | None = None, exact: bool = True
+    ) -> Prompt: ...
+    @staticmethod
+    def of_list(ids: list[int], lora: str | None = None, salt: str | None = None) -> Prompt: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    def ids(self) -> bytes: ...
+    def hashes(self, block_size: int) -> bytes: ...
 
 @final
 class Scan:

@@ -1,6 +1,7 @@
 //! `native._core`: the export list, nothing more.
 #![deny(warnings)]
 
+pub mod blocks;
 pub mod board;
 pub mod buckets;
 pub mod counters;
@@ -14,6 +15,7 @@ pub mod limits;
 pub mod load;
 pub mod marks;
 pub mod pick;
+pub mod prompt;
 pub mod scan;
 pub mod shared;
 pub mod sim;
@@ -28,6 +30,8 @@ mod py_ledger;
 mod py_limits;
 #[cfg(feature = "python")]
 mod py_pick;
+#[cfg(feature = "python")]
+mod py_prompt;
 #[cfg(feature = "python")]
 mod py_scan;
 #[cfg(feature = "python")]
@@ -47,6 +51,8 @@ mod _core {
     use crate::py_limits::{Conns, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
+    #[pymodule_export]
+    use crate::py_prompt::Prompt;
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
