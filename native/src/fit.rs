@@ -88,6 +88,16 @@ pub struct Profile {
     pub max_num_seqs: u64,
 }
 
+/// What tiers deliver, in GB/s: host memory over PCIe, a local disk, another machine.
+const TIER_GB_S: [f64; 3] = [25.0, 3.0, 5.0];
+
+impl Profile {
+    /// Milliseconds per token to get KV from host memory, disk and another machine.
+    pub fn fetch_ms(&self) -> [f64; 3] {
+        TIER_GB_S.map(|gb_s| self.kv_bytes_per_token as f64 / (gb_s * 1e6))
+    }
+}
+
 const fn profile(name: &'static str, fit: [f64; 6], kv_tokens: u64, sizes: [u64; 3]) -> Profile {
     let [base, a0, b, c, hb, hk] = fit;
     let [kv_bytes_per_token, chunk_tokens, max_num_seqs] = sizes;

@@ -110,7 +110,7 @@ impl Ledger {
         Ok(counted)
     }
 
-    /// Counts a request out. `waiting`: it ends without a first token.
+    /// Counts a request out. `waiting`: it ends without a first token. `now_s` NaN: nobody knows.
     pub fn end(
         &self,
         engine: Handle,
@@ -121,7 +121,9 @@ impl Ledger {
         if waiting && self.arrived(engine, charge)? {
             // What was done of it cannot be known; the others' work is no more than all there is.
             let left = self.ahead_s(engine);
-            self.move_anchor(engine, |anchor| anchor.max(now_s - left).min(now_s));
+            if now_s.is_finite() {
+                self.move_anchor(engine, |anchor| anchor.max(now_s - left).min(now_s));
+            }
         }
         if !self.release(engine, Work::default())? {
             return Ok(false);
