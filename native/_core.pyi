@@ -3,18 +3,24 @@
 from typing import Final, final
 
 __all__ = [
+    "Ask",
+    "Choice",
     "Conns",
     "Counters",
     "EngineLoad",
     "EngineSet",
+    "Fit",
     "HashRing",
     "Ledger",
     "Prompt",
     "Rates",
     "RoundRobin",
+    "Row",
     "Scan",
+    "Scorer",
     "SeriesSnapshot",
     "Stats",
+    "Ticket",
     "__version__",
     "rewrite",
     "scan",
@@ -149,6 +155,127 @@ class Ledger:
     def fewest_clients(self) -> int | None: ...
     def said(self, engine: int) -> tuple[list[int], list[int]]: ...
     def ignored(self) -> tuple[int, int]: ...
+
+@final
+class Fit:
+    """Step-time constants and sizes of a kind of engine; times in ms, sizes in tokens and bytes."""
+
+    def __new__(
+        cls,
+        profile: str | None = None,
+        changes: list[tuple[str, float]] | None = None,
+        chunk_tokens: int = 0,
+    ) -> Fit: ...
+    @staticmethod
+    def profiles() -> list[str]: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+    @property
+    def chunk_tokens(self) -> int: ...
+    def values(self) -> list[tuple[str, float]]: ...
+    def prefill_ms(self, n: int, p: int = 0) -> float: ...
+    def decode_ms(self, requests: int, kv_tokens: int) -> float: ...
+
+@final
+class Ask:
+    """What a request asks of the decision; None in its place asks for nothing."""
+
+    def __new__(
+        cls,
+        *,
+        overlap_weight: float = 1.0,
+        ttft_slo_ms: float = 0.0,
+        tpot_slo_ms: float = 0.0,
+        session_place: int | None = None,
+        available: bytes | None = None,
+    ) -> Ask: ...
+
+@final
+class Row:
+    """One engine as a decision saw it; tokens by tier, milliseconds by term."""
+
+    @property
+    def place(self) -> int: ...
+    @property
+    def filtered(self) -> str: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def host(self) -> int: ...
+    @property
+    def disk(self) -> int: ...
+    @property
+    def remote(self) -> int: ...
+    @property
+    def predicted(self) -> int: ...
+    @property
+    def uncached(self) -> int: ...
+    @property
+    def cost_ms(self) -> float: ...
+    @property
+    def terms(self) -> list[tuple[str, float]]: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def ttft_ms(self) -> float: ...
+
+@final
+class Scorer:
+    """The engines of one team, weighed for requests; places in and out."""
+
+    def __new__(
+        cls,
+        ledger: Ledger,
+        index: object,
+        engines: list[int],
+        slots: list[int],
+        weights: list[int],
+        max_conns: list[int],
+        fits: list[Fit],
+        capacity_tokens: list[int],
+        context_tokens: list[int] | None = None,
+    ) -> Scorer: ...
+    def __len__(self) -> int: ...
+    def select(
+        self, prompt: Prompt, eligible: bytes, now: float, seed: int, ask: Ask | None = None
+    ) -> Choice | None: ...
+    def at(self, place: int, prompt: Prompt, now: float, ask: Ask | None = None) -> Choice: ...
+    def explain(
+        self, prompt: Prompt, eligible: bytes, now: float, ask: Ask | None = None
+    ) -> list[Row]: ...
+
+@final
+class Choice:
+    """A decision; nothing is counted until `start`."""
+
+    @property
+    def place(self) -> int: ...
+    @property
+    def row(self) -> Row: ...
+    @property
+    def cost_ms(self) -> float: ...
+    @property
+    def matched(self) -> int: ...
+    @property
+    def uncached(self) -> int: ...
+    @property
+    def runner_up(self) -> tuple[int, float] | None: ...
+    def start(self, now: float) -> Ticket: ...
+
+@final
+class Ticket:
+    """A request in flight, counted at its engine; ends by itself when nobody holds it."""
+
+    @property
+    def place(self) -> int: ...
+    def first(self, now: float) -> bool: ...
+    def end(self, now: float, output_tokens: int | None = None) -> bool: ...
 
 @final
 class Rates:

@@ -4,23 +4,30 @@
 pub mod blocks;
 pub mod board;
 pub mod buckets;
+pub mod cost;
 pub mod counters;
 pub mod fields;
+pub mod fit;
 pub mod hash;
 pub mod histogram;
 pub mod json;
 pub mod ledger;
 pub mod limits;
+pub mod load;
 pub mod marks;
 pub mod pick;
 pub mod prompt;
 pub mod scan;
+pub mod score;
 pub mod shared;
+pub mod sim;
 pub mod slots;
 pub mod splice;
 pub mod stats;
 pub mod strings;
 
+#[cfg(feature = "python")]
+mod py_cost;
 #[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
@@ -42,6 +49,8 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_cost::{Ask, Choice, Fit, Row, Scorer, Ticket};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
