@@ -1,5 +1,7 @@
 """Types of the Rust extension `native._core`; what each call does is in its docstring there."""
 
+from collections.abc import Sequence
+from os import PathLike
 from typing import Final, final
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "SeriesSnapshot",
     "Stats",
     "Ticket",
+    "Tokenizer",
     "__version__",
     "rewrite",
     "scan",
@@ -416,3 +419,27 @@ class Counters:
     def set(self, index: int, value: int) -> None: ...
     def value(self, index: int) -> int: ...
     def values(self) -> list[int]: ...
+
+@final
+class Tokenizer:
+    """A loaded tokenizer with the cache of its segments; threads share it."""
+
+    def __new__(
+        cls, path: str | PathLike[str], cache_bytes: int = ..., kind: str = "auto"
+    ) -> Tokenizer: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def refused(self) -> str | None: ...
+    def warm(self) -> None: ...
+    def encode(self, text: str, add_special_tokens: bool = False) -> bytes: ...
+    def prompt(
+        self,
+        text: str,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
+    def cost_bytes(self, text: str) -> int: ...
+    def stats(self) -> dict[str, int]: ...

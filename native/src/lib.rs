@@ -25,6 +25,7 @@ pub mod slots;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod tokens;
 
 #[cfg(feature = "python")]
 mod py_cost;
@@ -42,6 +43,8 @@ mod py_scan;
 mod py_shared;
 #[cfg(feature = "python")]
 mod py_stats;
+#[cfg(feature = "python")]
+mod py_tokens;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -63,4 +66,6 @@ mod _core {
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
+    #[pymodule_export]
+    use crate::py_tokens::Tokenizer;
 }
