@@ -5,13 +5,16 @@ pub mod blocks;
 pub mod board;
 pub mod buckets;
 pub mod counters;
+pub mod events;
 pub mod fields;
 pub mod hash;
 pub mod histogram;
+pub mod index;
 pub mod json;
 pub mod ledger;
 pub mod limits;
 pub mod marks;
+pub mod msgpack;
 pub mod pick;
 pub mod prompt;
 pub mod scan;
@@ -21,6 +24,8 @@ pub mod splice;
 pub mod stats;
 pub mod strings;
 
+#[cfg(feature = "python")]
+mod py_index;
 #[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
@@ -42,6 +47,8 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
