@@ -6,15 +6,18 @@ pub mod board;
 pub mod buckets;
 pub mod cost;
 pub mod counters;
+pub mod events;
 pub mod fields;
 pub mod fit;
 pub mod hash;
 pub mod histogram;
+pub mod index;
 pub mod json;
 pub mod ledger;
 pub mod limits;
 pub mod load;
 pub mod marks;
+pub mod msgpack;
 pub mod pick;
 pub mod prompt;
 pub mod scan;
@@ -29,6 +32,8 @@ pub mod tokens;
 
 #[cfg(feature = "python")]
 mod py_cost;
+#[cfg(feature = "python")]
+mod py_index;
 #[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
@@ -54,6 +59,8 @@ mod _core {
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::py_cost::{Ask, Choice, Fit, Row, Scorer, Ticket};
+    #[pymodule_export]
+    use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
