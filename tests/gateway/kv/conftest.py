@@ -51,10 +51,10 @@ async def serve(gateway: Callable[..., Any], tmp_path: Path) -> AsyncIterator[Ca
     """`await serve(engines, upstream=, location=, lane=)`: a gateway in front of them, its admin
     listener as the client `admin`.
     """
-    path = tmp_path / "admin.sock"
-    admins = []
+    admins: list[httpx.AsyncClient] = []
 
     async def start(engines: list[SimEngine], **how: str) -> Any:
+        path = tmp_path / f"admin{len(admins)}.sock"
         gw = await gateway(kv.conf([engine.address for engine in engines], path, **how))
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         admins.append(httpx.AsyncClient(transport=transport, base_url="http://kvgate"))
