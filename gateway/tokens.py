@@ -213,6 +213,7 @@ class TokenSources:
             source.become(group.name, "engine", "no_tokenizer", why)
             return None
         source.verdict = "agrees" if verdict.agrees else "not compared"
+        loaded.tokenizer.warm()  # this thread's tables: not at the first request's expense
         source.vocabulary = loaded
         source.become(group.name, "local", "", f"{loaded.folder}, {verdict.why}")
         return None
