@@ -63,6 +63,13 @@ impl Fit {
         work.max(steps * self.base) + steps * self.ovh
     }
 
+    /// What computing `n` tokens behind `p` adds to what an engine has to do. It has no floor, as its
+    /// steps serve others as well.
+    #[inline]
+    pub fn work_ms(&self, n: f64, p: f64, chunk: f64) -> f64 {
+        (n / chunk).ceil() * (self.a0 + self.ovh) + self.tokens_ms(n, p)
+    }
+
     /// Time between tokens of `decodes` requests that hold `kv_tokens` in sum, nothing else running.
     #[inline]
     pub fn decode_ms(&self, decodes: f64, kv_tokens: f64) -> f64 {
