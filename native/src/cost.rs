@@ -20,23 +20,8 @@
 
 use crate::fit::Fit;
 use crate::hash::Random;
+use crate::index::Overlap;
 use crate::load::Load;
-
-/// Prompt tokens that an engine has, by tier, each behind the one before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Overlap {
-    pub device: u32,
-    pub host: u32,
-    pub disk: u32,
-    pub remote: u32,
-    pub predicted: u32,
-}
-
-impl Overlap {
-    pub fn total(&self) -> u32 {
-        self.device + self.host + self.disk + self.remote + self.predicted
-    }
-}
 
 /// What is known of an engine before any request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,6 +45,8 @@ pub struct Ask {
     pub overlap_weight: f64,
     /// What is left of the time to the first token; 0 = there is no SLO.
     pub ttft_slo_ms: f64,
+    /// Time per token of the answer; 0 = there is no SLO.
+    pub tpot_slo_ms: f64,
     /// Tokens that the answer should have.
     pub output: f64,
     /// Where its session was last, if anywhere.
@@ -68,7 +55,13 @@ pub struct Ask {
 
 impl Default for Ask {
     fn default() -> Self {
-        Self { overlap_weight: 1.0, ttft_slo_ms: 0.0, output: OUTPUT, session_place: None }
+        Self {
+            overlap_weight: 1.0,
+            ttft_slo_ms: 0.0,
+            tpot_slo_ms: 0.0,
+            output: OUTPUT,
+            session_place: None,
+        }
     }
 }
 
@@ -127,14 +120,18 @@ pub struct Row {
     pub terms: Terms,
     /// Prefill of this request there.
     pub work_ms: f64,
-    /// Modelled time to its first token there.
+    /// Modelled time to its first token there, and per token after it.
     pub ttft_ms: f64,
+    pub tpot_ms: f64,
 }
 
 /// An answer's tokens, until they are learnt.
 pub const OUTPUT: f64 = 200.0;
-/// So many delayed requests count as this request delayed by as much.
+/// So many delayed requests count as this request delayed by as much, where nobody minds how fast
+/// answers are; else so many times what an answer can be slower than alone, within bounds.
 const OTHERS: f64 = 8.0;
+const SLACK: f64 = 6.0;
+const SLACK_BOUNDS: (f64, f64) = (2.0, 16.0);
 /// Uses that the blocks displaced by a second copy would have seen.
 const REUSES: f64 = 4.0;
 /// What the own delay of a request counts that is late everywhere.
@@ -143,6 +140,8 @@ const HOPELESS: f64 = 0.1;
 const MISSED: f64 = 2.0;
 /// Share of its whole prefill that leaving a session's engine is taken to cost.
 const SESSION: f64 = 0.25;
+/// Above it, the share of prefill says no more how slow answers are: the engine is overloaded.
+const SHARE_MOST: f64 = 0.8;
 /// Of the KV memory, what requests can fill before new ones wait.
 const FILLED: f64 = 0.95;
 
@@ -185,7 +184,8 @@ impl Engine {
         }
     }
 
-    fn terms(&self, row: &Row, tokens: f64, ask: &Ask) -> (Terms, f64, f64) {
+    /// Fills in what depends on this engine alone.
+    fn weigh(&self, row: &mut Row, tokens: f64, ask: &Ask) {
         let load = &row.load;
         let real = parts(self, &row.overlap, tokens, 1.0);
         let work_ms = self.fit.work_ms(real.uncached, real.there, self.chunk);
@@ -200,17 +200,26 @@ impl Engine {
         // Those that are late already lose nothing more.
         let in_time = load.inflight.saturating_sub(load.late) as f64;
         let dearer = (self.fit.hb + self.fit.hk * tokens) * ask.output / 2.0;
-        let terms = Terms {
+        let others = match ask.tpot_slo_ms > 0.0 {
+            true => {
+                let slack = (ask.tpot_slo_ms - itl_ms) / itl_ms;
+                (SLACK * slack).clamp(SLACK_BOUNDS.0, SLACK_BOUNDS.1)
+            }
+            false => OTHERS,
+        };
+        row.terms = Terms {
             drain,
             own,
             fetch: parts.fetch_ms,
-            ext: (own + dearer) * in_time / OTHERS,
+            ext: (own + dearer) * in_time / others,
             repl: 0.0,
             slow: ask.output * itl_ms * load.share,
             late: 0.0,
             session: 0.0,
         };
-        (terms, work_ms, drain + work_ms + real.fetch_ms)
+        row.work_ms = work_ms;
+        row.ttft_ms = drain + work_ms + real.fetch_ms;
+        row.tpot_ms = itl_ms / (1.0 - load.share.min(SHARE_MOST));
     }
 }
 
@@ -219,7 +228,7 @@ pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
     let mut most = 0.0f64;
     let mut soonest = f64::INFINITY;
     for (row, engine) in rows.iter_mut().zip(engines) {
-        (row.terms, row.work_ms, row.ttft_ms) = engine.terms(row, tokens, ask);
+        engine.weigh(row, tokens, ask);
         if row.filter.is_none() {
             most = most.max(f64::from(row.overlap.total()) * ask.overlap_weight);
             soonest = soonest.min(row.ttft_ms);

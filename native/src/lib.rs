@@ -6,15 +6,18 @@ pub mod board;
 pub mod buckets;
 pub mod cost;
 pub mod counters;
+pub mod events;
 pub mod fields;
 pub mod fit;
 pub mod hash;
 pub mod histogram;
+pub mod index;
 pub mod json;
 pub mod ledger;
 pub mod limits;
 pub mod load;
 pub mod marks;
+pub mod msgpack;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
@@ -31,6 +34,10 @@ pub mod strings;
 #[cfg(feature = "python")]
 mod py_cost;
 #[cfg(feature = "python")]
+mod py_fit;
+#[cfg(feature = "python")]
+mod py_index;
+#[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
 mod py_limits;
@@ -44,6 +51,8 @@ mod py_scan;
 mod py_shared;
 #[cfg(feature = "python")]
 mod py_stats;
+#[cfg(feature = "python")]
+mod py_ticket;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -52,7 +61,11 @@ mod _core {
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
-    use crate::py_cost::{Ask, Choice, Fit, Row, Scorer, Ticket};
+    use crate::py_cost::{Ask, Row, Scorer};
+    #[pymodule_export]
+    use crate::py_fit::Fit;
+    #[pymodule_export]
+    use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
@@ -65,4 +78,6 @@ mod _core {
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
+    #[pymodule_export]
+    use crate::py_ticket::{Choice, Ticket};
 }

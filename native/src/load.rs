@@ -165,17 +165,10 @@ impl Ledger {
     }
 
     /// Counts a request out. `waiting`: it ends without a first token.
-    pub fn end(
-        &self,
-        engine: Handle,
-        charge: Charge,
-        waiting: bool,
-        now_s: f64,
-    ) -> Result<bool, Fault> {
-        if waiting && self.arrived(engine, charge)?.is_some() {
-            // What was done of it cannot be known; the others' work is no more than all there is.
-            let left = self.ahead_s(engine);
-            self.move_anchor(engine, |anchor| anchor.max(now_s - left).min(now_s));
+    pub fn end(&self, engine: Handle, charge: Charge, waiting: bool) -> Result<bool, Fault> {
+        // What was done of it cannot be known: the anchor waits for the next first token or start.
+        if waiting {
+            self.arrived(engine, charge)?;
         }
         if !self.release(engine, Work::default())? {
             return Ok(false);
@@ -294,7 +287,7 @@ mod tests {
         assert!((load.drain_ms - 200.0).abs() < 1e-6);
         // What the dead one still tries changes nothing.
         assert_eq!(b.first(engine, charge(200), true, 10.2, STEP_MS), Ok(false));
-        assert_eq!(b.end(engine, charge(200), true, 10.2), Ok(false));
+        assert_eq!(b.end(engine, charge(200), true), Ok(false));
         assert_eq!(a.load(engine, 10.1).inflight, 1);
     }
 
@@ -308,7 +301,7 @@ mod tests {
         assert_eq!(new.slot, old[0].slot);
         assert_eq!(ledger.load(new, 5.0), Load::default());
         ledger.start(new, charge(100), 6.0).unwrap();
-        assert_eq!(ledger.end(old[0], charge(60_000), true, 6.0), Ok(false));
+        assert_eq!(ledger.end(old[0], charge(60_000), true), Ok(false));
         assert_eq!((ledger.load(new, 6.0).waiting, drain(&ledger, new, 6.0)), (1, 100.0));
     }
 
@@ -319,12 +312,12 @@ mod tests {
         ledger.start(engine, hopeful, 1.0).unwrap();
         ledger.first(engine, hopeful, true, 9.0, STEP_MS).unwrap();
         assert_eq!(ledger.load(engine, 9.0).late, 1);
-        ledger.end(engine, Charge { late: true, ..hopeful }, false, 10.0).unwrap();
+        ledger.end(engine, Charge { late: true, ..hopeful }, false).unwrap();
         assert_eq!(ledger.load(engine, 10.0).late, 0);
         let hopeless = Charge { late: true, ..charge(100) };
         ledger.start(engine, hopeless, 20.0).unwrap();
         ledger.first(engine, hopeless, false, 20.1, STEP_MS).unwrap();
-        ledger.end(engine, charge(100), false, 21.0).unwrap();
+        ledger.end(engine, charge(100), false).unwrap();
         let load = ledger.load(engine, 21.0);
         assert_eq!((load.late, load.inflight, load.kv_tokens), (0, 0, 0));
     }

@@ -3,40 +3,50 @@
 //! One team belongs to one worker. What it learns (how much slower each engine is than its fit, how
 //! long answers are) is its own; the load it reads is that of all workers.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use crate::cost::{self, Ask, Engine, Filter, Overlap, Row};
+use crate::cost::{self, Ask, Engine, Filter, Row};
+use crate::index::Overlap;
 use crate::ledger::Ledger;
 use crate::load::{Charge, Load};
 use crate::shared::{get_f64, set_f64, Fault};
 use crate::slots::Handle;
-use crate::speed;
+use crate::speed::Factor;
 
 /// One engine's place.
 pub struct Seat {
     pub handle: Handle,
-    /// In the index; `u16::MAX` = it is not indexed.
-    pub slot: u16,
     pub engine: Engine,
-    /// How much slower it is than its fit: prefill and all that goes with it.
-    speed: AtomicU64,
+    /// How much slower it is than its fit, at prompts and at answers.
+    prefill: AtomicU64,
+    decode: AtomicU64,
 }
 
 impl Seat {
-    pub fn new(handle: Handle, slot: u16, engine: Engine, speed: f64) -> Self {
-        let speed = speed.clamp(speed::LEAST, speed::MOST);
-        Self { handle, slot, engine, speed: AtomicU64::new(speed.to_bits()) }
+    /// `known`: what was learnt of it before.
+    pub fn new(handle: Handle, engine: Engine, known: Option<&Seat>) -> Self {
+        let [prefill, decode] = known.map_or_else(Default::default, Seat::factors);
+        let cell = |factor: Factor| AtomicU64::new(factor.bits());
+        Self { handle, engine, prefill: cell(prefill), decode: cell(decode) }
     }
 
-    pub fn speed(&self) -> f64 {
-        get_f64(&self.speed)
+    /// How much slower it is than its fit: at prompts, at answers.
+    pub fn factors(&self) -> [Factor; 2] {
+        [&self.prefill, &self.decode].map(|cell| Factor::of_bits(cell.load(Ordering::Relaxed)))
     }
 
     /// The engine as it has proved to be.
     fn real(&self) -> Engine {
-        Engine { fit: self.engine.fit.scaled(self.speed()), ..self.engine }
+        let [prefill, decode] = self.factors();
+        Engine { fit: self.engine.fit.scaled(prefill.value, decode.value), ..self.engine }
     }
+}
+
+/// Learns from a time; of two threads that do so at once, one may be forgotten.
+fn learn(cell: &AtomicU64, modelled_ms: f64, observed_ms: f64) {
+    let factor = Factor::of_bits(cell.load(Ordering::Relaxed));
+    cell.store(factor.observe(modelled_ms, observed_ms).bits(), Ordering::Relaxed);
 }
 
 /// What a request is weighed with.
@@ -57,10 +67,12 @@ pub struct Stay {
     pub place: usize,
     pub charge: Charge,
     pub started_s: f64,
-    /// Modelled time to its first token.
-    pub ttft_ms: f64,
-    pub ttft_slo_ms: f64,
-    waiting: bool,
+    /// Modelled time to its first token, and per token after it.
+    ttft_ms: f64,
+    tpot_ms: f64,
+    ttft_slo_ms: f64,
+    /// When the first token came.
+    first_s: Option<f64>,
 }
 
 pub struct Team {
@@ -121,15 +133,15 @@ impl Team {
         &self,
         place: usize,
         row: &Row,
-        question: &Question,
+        tokens: usize,
+        ask: &Ask,
         now_s: f64,
     ) -> Result<Option<Stay>, Fault> {
-        let slo = question.ask.ttft_slo_ms;
-        let total = u64::from(row.overlap.total());
+        let slo = ask.ttft_slo_ms;
         let charge = Charge {
             prefill_us: (row.work_ms * 1e3) as u64,
-            prefill_tokens: (question.tokens as u64).saturating_sub(total),
-            kv_tokens: question.tokens as u64 + question.ask.output as u64 / 2,
+            prefill_tokens: (tokens as u64).saturating_sub(u64::from(row.overlap.total())),
+            kv_tokens: tokens as u64 + ask.output as u64 / 2,
             late: slo > 0.0 && row.ttft_ms > slo,
         };
         let counted = self.ledger.start(self.seats[place].handle, charge, now_s)?;
@@ -138,14 +150,15 @@ impl Team {
             charge,
             started_s: now_s,
             ttft_ms: row.ttft_ms,
+            tpot_ms: row.tpot_ms,
             ttft_slo_ms: slo,
-            waiting: true,
+            first_s: None,
         }))
     }
 
     /// The first token came.
     pub fn first(&self, stay: &mut Stay, now_s: f64) -> Result<bool, Fault> {
-        if !std::mem::take(&mut stay.waiting) {
+        if stay.first_s.replace(now_s).is_some() {
             return Ok(false);
         }
         let seat = &self.seats[stay.place];
@@ -155,21 +168,20 @@ impl Team {
         let step_ms = engine.fit.work_ms(engine.chunk, 0.0, engine.chunk);
         let counted = self.ledger.first(seat.handle, stay.charge, late, now_s, step_ms)?;
         stay.charge.late = late;
-        set_f64(&seat.speed, speed::observe(seat.speed(), stay.ttft_ms, seen_ms));
+        learn(&seat.prefill, stay.ttft_ms, seen_ms);
         Ok(counted)
     }
 
-    /// The request is over; `output` = tokens of its answer, where they are known.
-    pub fn end(&self, stay: &Stay, now_s: f64, output: Option<u64>) -> Result<bool, Fault> {
-        if let Some(tokens) = output.filter(|&tokens| tokens > 0) {
+    /// The request is over; when, and how many tokens its answer had, may not be known.
+    pub fn end(&self, stay: &Stay, now_s: Option<f64>, output: u64) -> Result<bool, Fault> {
+        let seat = &self.seats[stay.place];
+        if output > 0 {
             let mean = self.output();
-            set_f64(&self.output, mean + OUTPUT_RATE * (tokens as f64 - mean));
+            set_f64(&self.output, mean + OUTPUT_RATE * (output as f64 - mean));
         }
-        self.ledger.end(self.seats[stay.place].handle, stay.charge, stay.waiting, now_s)
-    }
-
-    /// How much slower each engine is than its fit.
-    pub fn speeds(&self) -> Vec<f64> {
-        self.seats.iter().map(Seat::speed).collect()
+        if let (Some(first_s), Some(now_s), true) = (stay.first_s, now_s, output > 1) {
+            learn(&seat.decode, stay.tpot_ms * (output - 1) as f64, (now_s - first_s) * 1e3);
+        }
+        self.ledger.end(seat.handle, stay.charge, stay.first_s.is_none())
     }
 }

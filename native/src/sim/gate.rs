@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::run::{Arrival, Router};
 use super::trace::Trace;
-use crate::cost::{self, Ask, Engine, Overlap};
+use crate::cost::{self, Ask, Engine};
 use crate::fit::Fit;
+use crate::index::Overlap;
 use crate::ledger::Ledger;
 use crate::score::{Question, Seat, Stay, Team};
 
@@ -18,6 +19,7 @@ pub struct View {
     pub capacity: u64,
     /// 0 = none.
     pub ttft_slo_ms: f64,
+    pub tpot_slo_ms: f64,
     /// Gateways count in one shared memory, as workers of one machine do; else each on its own.
     pub shared_load: bool,
 }
@@ -54,7 +56,7 @@ impl Gate {
                 max_conns: 0,
                 fetch_ms: [0.0; 3],
             };
-            let seats = handles.iter().map(|&handle| Seat::new(handle, u16::MAX, engine, 1.0));
+            let seats = handles.iter().map(|&handle| Seat::new(handle, engine, None));
             teams.push(Team::new(Arc::new(ledger), seats.collect(), cost::OUTPUT));
         }
         Ok(Self { teams, view, stays: vec![None; rows] })
@@ -64,8 +66,12 @@ impl Gate {
 impl Router for Gate {
     fn pick(&mut self, arrival: &Arrival) -> usize {
         let team = &self.teams[arrival.gateway];
-        let ask =
-            Ask { ttft_slo_ms: self.view.ttft_slo_ms, output: team.output(), ..Ask::default() };
+        let ask = Ask {
+            ttft_slo_ms: self.view.ttft_slo_ms,
+            tpot_slo_ms: self.view.tpot_slo_ms,
+            output: team.output(),
+            ..Ask::default()
+        };
         let eligible = vec![1; team.seats.len()];
         let question = Question {
             tokens: arrival.input() as usize,
@@ -84,7 +90,7 @@ impl Router for Gate {
             rows.iter_mut().for_each(|row| row.has_room = true);
         }
         let at = cost::cheapest(&rows, arrival.seed).unwrap_or(0);
-        let stay = team.start(at, &rows[at], &question, arrival.now_s).ok().flatten();
+        let stay = team.start(at, &rows[at], question.tokens, &ask, arrival.now_s).ok().flatten();
         self.stays[arrival.row] = stay.map(|stay| (arrival.gateway, stay));
         at
     }
@@ -98,7 +104,7 @@ impl Router for Gate {
     fn done(&mut self, trace: &Trace, row: usize, _engine: usize, now_s: f64) {
         if let Some((gateway, stay)) = self.stays[row].take() {
             let output = u64::from(trace.rows[row].output);
-            let _ = self.teams[gateway].end(&stay, now_s, Some(output));
+            let _ = self.teams[gateway].end(&stay, Some(now_s), output);
         }
     }
 }
