@@ -115,26 +115,40 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
+        engines = [engine for engine in engines if not engine.line.down and engine.line.rank <= 0]
+        if group.conf.kv.aware:  # adapters may lie on some of them only
+            answers = await asyncio.gather(*(self._ask(group, engine) for engine in engines))
+            union: dict[str, Card] = {}
+            for card in (card for cards in answers for card in cards or ()):
+                union.setdefault(card["id"], card)
+            if union:
+                self._learn(group, engines[0], list(union.values())[:CARDS_MAX])
+            return
         for engine in engines:
-            if engine.line.down:
-                continue
-            try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    status, body = await self._control.get(
-                        group, engine, LIST.decode(), FETCH_TIMEOUT_S
-                    )
-            except (Unreachable, TimeoutError) as error:
-                log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
-                continue
-            cards = parse(body) if status == 200 else None
+            cards = await self._ask(group, engine)
             if cards is not None:
-                new = self._cards.get(group.name) != cards
-                self.hear(group.name, cards)
-                if new:
-                    self._compare(group, engine, [card["id"] for card in cards])
-                if new and self._tell is not None:
-                    self._tell(group.name, cards)
+                self._learn(group, engine, cards)
                 return
+
+    async def _ask(self, group: Group, engine: Engine) -> list[Card] | None:
+        """What an engine lists; None where it gives no list."""
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                status, body = await self._control.get(
+                    group, engine, LIST.decode(), FETCH_TIMEOUT_S
+                )
+        except (Unreachable, TimeoutError) as error:
+            log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
+            return None
+        return parse(body) if status == 200 else None
+
+    def _learn(self, group: Group, engine: Engine, cards: list[Card]) -> None:
+        new = self._cards.get(group.name) != cards
+        self.hear(group.name, cards)
+        if new:
+            self._compare(group, engine, [card["id"] for card in cards])
+        if new and self._tell is not None:
+            self._tell(group.name, cards)
 
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""
