@@ -28,8 +28,9 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
-    ("refusals",),
+    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached",
+     "fingerprints", "pending", "tally"),
+    ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel"),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
@@ -56,7 +57,7 @@ RANKS = (
 # Decisions take plain data and the time as arguments.
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
-    "relay_faults", "policy", "reload", "upstreams",
+    "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
