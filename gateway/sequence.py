@@ -60,10 +60,6 @@ class Stream:
         self._pending = Pending()
 
     @property
-    def lost(self) -> bool:
-        return self.why == NOT_CONNECTED
-
-    @property
     def exact(self) -> bool:
         """Whether what was applied is all that the engine has said."""
         sure = not self._unsure and self._purpose in ("", "check")
@@ -72,7 +68,7 @@ class Stream:
     @property
     def reason(self) -> str:
         """Why it is not exact, "" where it is."""
-        if self.lost_at is not None and not self.lost:
+        if self.lost_at is not None and self.next is not None:
             return "its connection is away"
         return self.why or ("" if self.exact else "its connection was away")
 
@@ -82,7 +78,7 @@ class Stream:
         if self._purpose:
             return self._deadline
         if self.lost_at is not None:
-            return NEVER if self.lost else self.lost_at + LOST_S
+            return NEVER if self.why == NOT_CONNECTED else self.lost_at + LOST_S
         return self._check_at
 
     # ---- what happens ----
@@ -186,10 +182,15 @@ class Stream:
         self._joins_left -= again
         return self._ask("join" if again or self.next is None else "check", now)
 
+    def put_off(self, now: float) -> None:
+        """The replay that was asked for has not been begun yet."""
+        self._deadline = now + REPLAY_S
+
+    def incomplete(self, why: str) -> None:
+        self.whole, self.why = False, why
+
     def complete(self) -> None:
-        """What is known is all: the engine has said that its cache was emptied, or what it reports
-        of its hits agrees.
-        """
+        """The engine has emptied its cache, or what it reports of its hits agrees."""
         self.whole, self.why, self._joins_left = True, "", 0
 
     # ---- what follows from it ----

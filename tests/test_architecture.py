@@ -29,17 +29,18 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached",
-     "fingerprints", "pending", "tally"),
+     "fingerprints", "pending", "tally", "sources", "trust", "board"),
     ("refusals", "sequence"),
     ("errors",),
-    ("logs", "marks", "ledger", "channel"),
+    ("logs", "marks", "ledger", "channel", "feed"),
+    ("events",),
     ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
     ("over", "peer", "variables", "maps", "access"),
     ("made", "limits", "policy", "secure"),
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
-    ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
+    ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
     ("pulse", "server"),
     ("fronts",),
     PHASES,
@@ -58,6 +59,7 @@ RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
+    "sources", "trust",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

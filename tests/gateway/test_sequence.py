@@ -1,151 +1,14 @@
-"""Batches of KV events by their numbers: every fault a publisher and a connection can have, and at
-random all of them together.
-"""
+"""Batches of KV events by their numbers: every fault that a publisher and a connection can have."""
 
 from __future__ import annotations
 
-import itertools
-import struct
 from collections import deque
-from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from harness.publisher import World, joined
 
 from gateway import pending, sequence
-from gateway.sequence import CHECK_S, LOST_S, REPLAY_S, Stream
-
-
-def payload(life: int, seq: int) -> bytes:
-    """As a publisher's: it begins with a time that no other batch has."""
-    return b"\x93\xcb" + struct.pack(">d", life * 1000.0 + seq) + bytes(12)
-
-
-class World:
-    """One publisher, one stream, the two queues between them, and a clock."""
-
-    def __init__(self, replays: bool = True, buffer: int = 10_000) -> None:
-        self.now = 100.0
-        self.life = 0
-        self.history: list[int] = []  # numbers of batches of this life
-        self.kept: deque[int] = deque(maxlen=buffer)
-        self.live: deque[tuple[int, bytes]] = deque()
-        self.answers: deque[tuple[int, bytes] | None] = deque()  # of the replay that runs
-        self.answering = True
-        self.attached = False
-        self.stream = Stream(replays, self.now)
-        self.applied: list[bytes] = []  # since the last clear
-        self.clears: list[str] = []
-        self.asked: list[int] = []
-
-    # ---- the publisher
-
-    def publish(self, count: int = 1, *, drop: bool = False, forget: bool = False) -> None:
-        for _ in range(count):
-            seq = len(self.history)
-            self.history.append(seq)
-            if not forget:
-                self.kept.append(seq)
-            if self.attached and not drop and not forget:
-                self.live.append((seq, payload(self.life, seq)))
-
-    def restart(self, keep_connection: bool = False) -> None:
-        self.life += 1
-        self.history.clear()
-        self.kept.clear()
-        if not keep_connection:
-            self.detach()
-
-    # ---- the connection
-
-    def attach(self) -> None:
-        self.attached = True
-        self.do(self.stream.connected(self.now))
-
-    def detach(self) -> None:
-        if self.attached:
-            self.attached = False
-            self.live.clear()
-            self.do(self.stream.disconnected(self.now))
-
-    def deliver(self, count: int = 1_000_000) -> None:
-        for _ in range(count):
-            if not self.live:
-                return
-            self.do(self.stream.live(*self.live.popleft(), self.now))
-
-    def answer(self, count: int = 1_000_000) -> None:
-        for _ in range(count):
-            if not self.answers:
-                return
-            one = self.answers.popleft()
-            stream, now = self.stream, self.now
-            self.do(stream.replay_over(now) if one is None else stream.replayed(*one, now))
-
-    def cut_answers(self, at: int) -> None:
-        """The engine's socket is full: batches of the replay behind the first are lost."""
-        batches = [one for one in self.answers if one is not None]
-        end = [None] if None in self.answers else []
-        self.answers = deque([*batches[:at], *batches[at + 2 :], *end])
-
-    def wait(self, seconds: float) -> None:
-        until = self.now + seconds
-        while self.stream.due <= until:
-            self.now = max(self.now, self.stream.due)
-            self.do(self.stream.tick(self.now))
-            self.deliver()
-            self.answer()
-        self.now = until
-
-    def settle(self) -> None:
-        """Everything arrives, and nothing happens for long."""
-        self.answering = True
-        if not self.attached:
-            self.attach()
-        for _ in range(4):
-            self.deliver()
-            self.answer()
-            self.wait(2 * CHECK_S)
-
-    def do(self, steps: list[sequence.Step]) -> None:
-        for kind, value in steps:
-            if kind == "apply":
-                assert isinstance(value, bytes)
-                self.applied.append(value)
-            elif kind == "clear":
-                self.applied.clear()
-                self.clears.append(str(value))
-            elif kind == "hush":
-                self.answers.clear()
-            else:
-                assert kind == "ask" and isinstance(value, int)
-                self.asked.append(value)
-                self.answers.clear()
-                if self.answering:
-                    numbers = [s for s in self.kept if s >= value]
-                    self.answers.extend((s, payload(self.life, s)) for s in numbers)
-                    self.answers.append(None)
-
-    # ---- what must be
-
-    def numbers(self) -> list[int]:
-        """What was applied, as numbers of this life."""
-        known = {payload(self.life, s): s for s in range(len(self.history))}
-        return [known[one] for one in self.applied]
-
-    def check_run(self) -> None:
-        """What was applied is a run of one publisher's batches."""
-        times = [struct.unpack(">d", one[2:10])[0] for one in self.applied]
-        assert all(b - a == 1 for a, b in itertools.pairwise(times)), times
-
-
-def joined(batches: int = 5, **how: object) -> World:
-    world = World(**how)  # type: ignore[arg-type]
-    world.publish(batches)
-    world.attach()
-    world.answer()
-    return world
+from gateway.sequence import CHECK_S, LOST_S, REPLAY_S
 
 
 def test_a_late_join_replays_from_0_and_then_follows() -> None:
@@ -306,9 +169,9 @@ def test_a_connection_that_stays_away_makes_it_forget() -> None:
     world = joined(5)
     world.detach()
     world.wait(LOST_S - 1)
-    assert len(world.applied) == 5 and not world.stream.lost
+    assert len(world.applied) == 5 and world.stream.why != sequence.NOT_CONNECTED
     world.wait(2)
-    assert world.applied == [] and world.stream.lost
+    assert world.applied == [] and world.stream.reason == sequence.NOT_CONNECTED
     world.attach()
     world.answer()
     assert world.numbers() == [0, 1, 2, 3, 4] and world.stream.exact
@@ -382,61 +245,3 @@ def test_what_is_remembered_of_batches_is_bounded() -> None:
         world.publish(400)
         world.deliver()
     assert len(world.stream._prints._known) < 1000
-
-
-OPS = (
-    "publish", "drop", "forget", "deliver", "answer", "detach", "attach", "restart", "wait",
-    "silence", "cut", "double",
-)  # fmt: skip
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.integers(5, 120),
-    st.sampled_from([2, 8, 10_000]),
-    st.lists(st.sampled_from(OPS), min_size=3, unique=True),
-)
-def test_whatever_happens_the_run_is_one_publishers_and_in_the_end_the_present_ones(
-    seed: int, count: int, buffer: int, ops: list[str]
-) -> None:
-    draw = Random(seed)
-    world = World(buffer=buffer)
-    for _ in range(count):
-        step(world, draw.choice([*ops, "publish", "deliver", "answer"]), draw)
-        if world.stream.exact:
-            world.check_run()
-    world.settle()
-    world.publish(2)
-    world.settle()
-    world.check_run()
-    numbers = world.numbers()  # none of a former life
-    assert numbers == world.history[len(world.history) - len(numbers) :]
-    assert len(numbers) >= 2
-    assert not world.stream.exact or numbers == world.history
-    if buffer == 10_000 and "forget" not in ops:
-        assert world.stream.exact
-
-
-def step(world: World, op: str, draw: Random) -> None:
-    if op in ("publish", "drop", "forget"):
-        world.publish(draw.randint(1, 4), drop=op == "drop", forget=op == "forget")
-    elif op == "deliver":
-        world.deliver(draw.randint(1, 6))
-    elif op == "answer":
-        world.answer(draw.randint(1, 6))
-    elif op == "wait":
-        world.wait(draw.choice([0.5, 6.0, 70.0]))
-    elif op == "silence":
-        world.answering = not world.answering
-    elif op == "cut":
-        world.cut_answers(draw.randint(1, 3))
-    elif op == "double":
-        world.live.extend(list(world.live)[-1:])
-    elif op == "attach":
-        if not world.attached:
-            world.attach()
-    elif op == "detach":
-        world.detach()
-    else:
-        world.restart()
