@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ from starlette.applications import Starlette
 from gateway import api, fronts, tls
 from gateway.admit import Gatehouse
 from gateway.conf.model import Config, Server
+from gateway.decisions import Decisions
+from gateway.engine_tokens import EngineTokens
 from gateway.engines import EngineTable
 from gateway.fronts import Front
 from gateway.health import Health
 from gateway.logs import Writer, check_log, log, open_error_log
 from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
+from gateway.metrics_kv import KvCollector
 from gateway.models import Models
 from gateway.orders import Address
 from gateway.pipeline import Pipeline
@@ -34,6 +38,7 @@ from gateway.responses import ResponseMap
 from gateway.server import Listener
 from gateway.sockets import Wanted
 from gateway.status import Life, Status
+from gateway.tokens import TokenSources
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
 
@@ -80,9 +85,11 @@ class App:
             self.models.start()
         else:
             self.pulse.start()
+        self.pipeline.tokens.start()
 
     async def stop(self) -> None:
         self.pulse.stop()
+        await self.pipeline.tokens.close()
         await self.health.close()
         await self.models.close()
         await self.control.close()
@@ -112,6 +119,7 @@ class App:
                 listener.limits, listener.server_ctx = _limits(front.default), front
                 listener.ssl_context = contexts[address]
         self.models.adopt(compiled.catalogs)
+        self.pipeline.tokens.sync()
         self._settle(config)
         self.writer.reopen()
         return swapped
@@ -128,6 +136,17 @@ class App:
             self.health.sync()
         else:
             self.pulse.look(monotonic(), again=True)
+
+
+class NoTrust:
+    def state(self, engine: object) -> tuple[str, str]:
+        return "approximate", "no events"
+
+    def assumes(self, engine: object) -> bool:
+        return True
+
+    def observe(self, engine: object, predicted: int, actual: int, now: float) -> None:
+        pass
 
 
 def build(
@@ -151,10 +170,13 @@ def build(
     models.catalogs = compiled.catalogs
     gatehouse, responses = Gatehouse(config.worker_connections), ResponseMap()
     pulse = Pulse(memory, table, gatehouse, writer, responses)
-    recorder = Recorder(gatehouse, stats, responses)
-    pipeline = Pipeline(table, models, gatehouse, stats, responses, recorder)
-    status = Status(table, stats, life, pulse.say)
-    metrics = registry(KvgateCollector(stats, table, pulse.say))
+    tokens = TokenSources(table, EngineTokens(control), models, os.environ)
+    tokens.sync()
+    decisions = Decisions(None, NoTrust(), memory.kv)
+    recorder = Recorder(gatehouse, stats, responses, decisions)
+    pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
+    status = Status(table, stats, life, pulse.say, tokens)
+    metrics = registry(KvgateCollector(stats, table, pulse.say), KvCollector(memory.kv, tokens))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

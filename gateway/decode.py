@@ -40,6 +40,7 @@ def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
     leg.body = ctx.body
     leg.edits = ctx.edits
     leg.reply_extra = reply_lines(ctx, True)
+    leg.hear_first = ctx.kv is not None and ctx.kv.ticket is not None
     if ctx.turned:
         leg.method = ctx.method
         leg.reply_status = ctx.forced
@@ -76,4 +77,12 @@ def reply_lines(ctx: Context, all_of_them: bool) -> bytes:
         lines += b"x-kvgate-policy: %b\r\nx-kvgate-queue-ms: %d\r\n" % (
             ctx.how.encode(), ctx.delay_s * 1000,
         )  # fmt: skip
+        if ctx.kv is not None:
+            lines += ctx.kv.receipt()
     return lines
+
+
+def reply_headers(ctx: Context, all_of_them: bool) -> list[tuple[bytes, bytes]]:
+    """The same as (lower-case name, value)."""
+    pairs = (line.partition(b": ") for line in reply_lines(ctx, all_of_them).split(b"\r\n")[:-1])
+    return [(name.lower(), value) for name, _, value in pairs]

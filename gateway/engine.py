@@ -23,8 +23,9 @@ class Engine:
     """One vLLM server. `slot` is its handle in the ledger."""
 
     __slots__ = (
-        "address", "checked", "gone", "healthy", "host", "line", "marks", "opened", "past", "place",
-        "pools", "slot", "team", "tls_pools", "upstream", "why",
+        "address", "capacity_tokens", "checked", "context_tokens", "gone", "healthy", "host",
+        "index_slot", "line", "marks", "models", "opened", "past", "place", "pools", "slot",
+        "team", "tls_pools", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -44,6 +45,10 @@ class Engine:
         self.past = (0, 0, 0)  # what closed pools had opened, reused, failed to open
         self.opened = (0, 0, 0)  # the same over all pools, as last told to the shared memory
         self.tls_pools: dict[tuple[SSLContext, str], Pool] = {}  # of locations with proxy_ssl_*
+        self.index_slot = -1  # in the index of cached blocks, -1 = it is not followed
+        self.models: frozenset[str] | None = None  # names it serves; None = not known yet
+        self.context_tokens = 0  # longest prompt and answer, 0 = not known
+        self.capacity_tokens = 0  # of its KV cache, 0 = not known
         self.team: Team
         self.place = 0  # in its team
 
@@ -56,6 +61,10 @@ class Engine:
         if not self.healthy:
             return "unhealthy"
         return "benched" if self.marks.benched and now <= self.marks.until else "up"
+
+    def serves(self, model: str) -> bool:
+        """Whether it may be asked for a model or adapter."""
+        return self.models is None or model in self.models
 
     def counts(self) -> tuple[int, int, int]:
         """Connections opened, requests sent on idle ones, connections that failed, ever."""

@@ -34,6 +34,7 @@ REFRESH_S = 30.0  # in the background
 FRESH_S = 2.0  # younger than this is not asked for again
 CARDS_MAX = 10_000  # of one engine
 LIST = b"/v1/models"
+_NONE: frozenset[str] = frozenset()
 
 
 class Models:
@@ -47,6 +48,7 @@ class Models:
         self._table = table
         self._control = control
         self._cards: dict[str, list[Card]] = {}
+        self._adapters: dict[str, frozenset[str]] = {}
         self._asked: dict[str, float] = {}
         self._lacking: dict[str, tuple[str, ...]] = {}  # declared, but not served
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -139,8 +141,17 @@ class Models:
         group = self._table.groups.get(upstream)
         if group is not None:
             self._cards[upstream] = cards
+            self._adapters[upstream] = frozenset(c["id"] for c in cards if c.get("parent"))
             for catalog in self.catalogs:
                 catalog.learn(group, [card["id"] for card in cards])
+
+    def cards(self, upstream: str) -> list[Card]:
+        """What is known of an upstream; empty = nothing yet."""
+        return self._cards.get(upstream, [])
+
+    def adapters(self, upstream: str) -> frozenset[str]:
+        """The LoRA adapters among them, by name."""
+        return self._adapters.get(upstream, _NONE)
 
     def adopt(self, catalogs: tuple[Catalog, ...]) -> None:
         """The catalogs of a new configuration; what is known goes into them."""

@@ -125,6 +125,7 @@ class Plan:
         "request_plan",
         "returned",
         "rules",
+        "scoped",
         "secure",
         "series",
         "server_name",
@@ -144,6 +145,8 @@ class Plan:
         self.access = Access(location.access)
         self.guard: Guard | None = guard(location.limits, around.config, around.zones)
         self.policies = Policies(location)
+        scope = "X-KVGate-Cache-Scope"
+        self.scoped = any(header.name == scope for header in location.policy_headers)
         # The first line that names a code holds for it.
         pages = [(code, Page.of(p)) for p in reversed(location.error_pages) for code in p.codes]
         self.error_pages = dict(pages)

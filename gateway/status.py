@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.engine import Engine
     from gateway.engines import EngineTable
     from gateway.stats import Statistics
+    from gateway.tokens import TokenSources
 
 Document = dict[str, Any]  # JSON
 
@@ -39,9 +40,15 @@ class Status:
     """`say` puts this worker's own numbers into the shared ones, which are what is shown."""
 
     def __init__(
-        self, table: EngineTable, stats: Statistics, life: Life, say: Callable[[], None]
+        self,
+        table: EngineTable,
+        stats: Statistics,
+        life: Life,
+        say: Callable[[], None],
+        tokens: TokenSources,
     ) -> None:
         self.life = life
+        self._tokens = tokens
         self._table = table
         self._stats = stats
         self._say = say
@@ -96,9 +103,25 @@ class Status:
                 "models": list(group.conf.models),
                 "aliases": dict(group.conf.aliases),
                 "balance": group.conf.balance.method,
+                "tokenizer": self._tokenizer(group.name),
                 "engines": [self._engine(engine) for engine in group.engines],
             }
             for group in self._table.groups.values()
+        }
+
+    def _tokenizer(self, upstream: str) -> Document | None:
+        """Where prompts of a kv_aware upstream are read, in the worker that answers."""
+        source = self._tokens.by_upstream.get(upstream)
+        if source is None:
+            return None
+        vocabulary = source.vocabulary
+        return {
+            "state": source.state,
+            "why": source.why,
+            "compared": source.verdict,
+            "folder": source.folder,
+            "kind": "" if vocabulary is None else vocabulary.tokenizer.kind,
+            "cache": {} if vocabulary is None else vocabulary.tokenizer.stats(),
         }
 
     def _engine(self, engine: Engine) -> Document:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from gateway import peer, values
+from gateway import peer, values, values_kv
 from gateway.conf import variables
 from gateway.conf.model import Template
 from native.relay import LogLine
@@ -24,6 +24,7 @@ Getter = Callable[["Context"], "str | None"]
 
 TABLE: dict[str, Getter] = {
     **values.TABLE,
+    **values_kv.TABLE,
     "ssl_client_s_dn": peer.subject,
     "ssl_client_verify": peer.verified,
 }

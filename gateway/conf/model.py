@@ -96,7 +96,7 @@ class Balance:
     """How an engine is chosen. `key` is the template of `hash`. `ip_hash` takes the first three
     bytes of an IPv4 address and all of an IPv6 address."""
 
-    method: str = "round_robin"  # round_robin | least_conn | hash | random | ip_hash
+    method: str = "round_robin"  # round_robin | least_conn | hash | random | ip_hash | kv
     key: Template | None = None
     consistent: bool = False
     two: bool = False  # random two: of two drawn by weight, the one with fewer requests

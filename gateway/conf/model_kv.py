@@ -6,8 +6,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.conf.model_text import Template
+
 QUIET_S = 60.0
 INDEX_BYTES = 1 << 30
+# Built-in profiles of step times, and the constants of one, as `native` has them.
+PROFILES = (
+    "neutral", "h100-8b-tp1", "h200-8b-tp1", "a100-8b-tp1", "h100-70b-tp4", "h100-70b-tp8",
+    "a100-70b-tp4",
+)  # fmt: skip
+FIT = ("base", "a0", "b", "c", "hb", "hk", "ovh")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """`kind`: auto | remote | off | files | name. `path`: of a tokenizer.json, for `files`;
+    `name`: of a model in the cache of models."""
+
+    kind: str = "auto"
+    path: str = ""
+    name: str = ""
+    chat_template: str = ""  # file, "" = the tokenizer's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +36,16 @@ class KvSettings:
     aware: bool = False  # kv_aware: requests go where their prefix lies
     events: str = "auto"  # auto: KV events of every engine that has any | off: by decisions alone
     quiet_s: float = QUIET_S  # no event for so long under traffic is reported; 0 = never
-    tokenizer: str = ""  # auto | remote | a folder, file or hub name; "" = nothing was said
-    chat_template: str = ""  # file, "" = the tokenizer's own
+    tokenizer: TokenizerSource = TokenizerSource()
     block_size: int = 0  # tokens; 0 = learnt from events, 16 until then
     capacity_tokens: int = 0  # KV tokens of an engine where no events tell; 0 = asked, or assumed
-    profile: str = ""  # step-time profile, "" = the default one
+    profile: str = PROFILES[0]  # of step times
+    fit: tuple[tuple[str, float], ...] = ()  # constants in place of the profile's, by name in FIT
+    chunk_tokens: int = 0  # prompt tokens of a step, 0 = the profile's
     ttft_s: float = 0.0  # slo ttft=; 0 = none
     tpot_s: float = 0.0  # slo tpot=; 0 = none
     overlap_weight: float = 1.0
-    session_key: str = ""  # what holds requests of one session together, "" = nothing
+    session: Template | None = None  # what holds requests of one session together
 
     @property
     def listens(self) -> bool:

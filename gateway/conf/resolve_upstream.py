@@ -11,7 +11,7 @@ from gateway.conf.resolve_parts import misplaced_variables, secret
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Setting
 
-METHODS = ("round_robin", "least_conn", "hash", "random", "ip_hash")
+METHODS = ("round_robin", "least_conn", "hash", "random", "ip_hash", "kv_aware")
 NO_BACKUP = ("hash", "random", "ip_hash")
 ENGINE_KEEPALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE
 
@@ -56,6 +56,8 @@ def _balance(node: Node, setting: Setting) -> Balance:
     if not written:
         return Balance()
     method = written[0]
+    if method.spec.name == "kv_aware":
+        return Balance("kv")
     if method.spec.name == "random":
         return _random(method, report)
     if method.spec.name != "hash":

@@ -49,15 +49,23 @@ pub struct EngineTotals {
     pub last_success_s: f64,
 }
 
+/// Raised when the meaning of a cell changes: a process of another version must not attach.
+const LAYOUT: usize = 2;
+
 /// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
-struct Plan {
+pub(crate) struct Plan {
     engines: usize,
     states: usize,
     cleared: usize,
     health: usize,
+    /// Of every engine, written by all workers: see `load.rs`.
+    pub anchors: usize,
     inflight: usize,
-    prefill: usize,
+    pub prefill: usize,
     blocks: usize,
+    pub prefill_us: usize,
+    pub waiting: usize,
+    pub kv_tokens: usize,
     records: usize,
     stride: usize,
     cells: usize,
@@ -68,26 +76,36 @@ impl Plan {
         let stride = engines.next_multiple_of(8);
         let plane = stride * workers;
         // One line more than engines: its first cell counts changes of health.
-        let inflight = 3 * stride + 8;
-        let records = inflight + 3 * plane;
+        let anchors = 3 * stride + 8;
+        let inflight = anchors + stride;
+        let records = inflight + 6 * plane;
         Self {
             engines,
             states: 0,
             cleared: stride,
             health: 2 * stride,
+            anchors,
             inflight,
             prefill: inflight + plane,
             blocks: inflight + 2 * plane,
+            prefill_us: inflight + 3 * plane,
+            waiting: inflight + 4 * plane,
+            kv_tokens: inflight + 5 * plane,
             records,
             stride,
             cells: records + workers * engines * RECORD,
         }
     }
+
+    /// Gauges that a dead worker's are taken back of, the count of requests in flight apart.
+    fn gauges(&self) -> [usize; 5] {
+        [self.prefill, self.blocks, self.prefill_us, self.waiting, self.kv_tokens]
+    }
 }
 
 pub struct Ledger {
     pub shared: Shared,
-    plan: Plan,
+    pub(crate) plan: Plan,
 }
 
 impl Ledger {
@@ -96,7 +114,7 @@ impl Ledger {
             return Err(format!("`engines` must be from 1 to 65536, got {engines}"));
         }
         let plan = Plan::new(workers, engines);
-        let sizes = [engines, RECORD];
+        let sizes = [engines, RECORD, LAYOUT];
         Ok(Self { shared: Shared::open("ledger", workers, &sizes, plan.cells, fd)?, plan })
     }
 
@@ -118,7 +136,7 @@ impl Ledger {
         slots::tenant(&self.shared, self.plan.states, slot)
     }
 
-    fn hot(&self, plane: usize, row: usize, engine: Handle) -> &AtomicU64 {
+    pub(crate) fn hot(&self, plane: usize, row: usize, engine: Handle) -> &AtomicU64 {
         self.shared.cell(plane + row * self.plan.stride + engine.slot)
     }
 
@@ -143,8 +161,9 @@ impl Ledger {
         }
         self.record(row, engine.slot, GENERATION)
             .store(u64::from(engine.generation), Ordering::Release);
-        self.hot(self.plan.prefill, row, engine).store(0, Ordering::Relaxed);
-        self.hot(self.plan.blocks, row, engine).store(0, Ordering::Relaxed);
+        for plane in self.plan.gauges() {
+            self.hot(plane, row, engine).store(0, Ordering::Relaxed);
+        }
         cell.store(u64::from(engine.generation) << 32, Ordering::Release);
         true
     }
@@ -219,9 +238,14 @@ impl Ledger {
         let planes =
             [(self.plan.prefill, work.prefill_tokens), (self.plan.blocks, work.decode_blocks)];
         for (plane, n) in planes {
-            let cell = self.hot(plane, row, engine);
-            cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+            self.lower(plane, row, engine, n);
         }
+    }
+
+    /// Takes off a gauge of the bound row; never below zero.
+    pub(crate) fn lower(&self, plane: usize, row: usize, engine: Handle, n: u64) {
+        let cell = self.hot(plane, row, engine);
+        cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
     /// Requests in flight, all workers.
@@ -232,12 +256,19 @@ impl Ledger {
     }
 
     #[inline]
-    fn inflight_of(&self, row: usize, engine: Handle) -> u64 {
+    pub(crate) fn inflight_of(&self, row: usize, engine: Handle) -> u64 {
         let value = self.hot(self.plan.inflight, row, engine).load(Ordering::Acquire);
         match (value >> 32) as u32 == engine.generation {
             true => u64::from(value as u32),
             false => 0,
         }
+    }
+
+    /// Whether a row's cells count for this engine, not for another one of the slot.
+    #[inline]
+    pub(crate) fn counts_for(&self, row: usize, engine: Handle) -> bool {
+        let value = self.hot(self.plan.inflight, row, engine).load(Ordering::Acquire);
+        (value >> 32) as u32 == engine.generation
     }
 
     pub(crate) fn rows_of(&self, engine: Handle) -> impl Iterator<Item = usize> + '_ {
@@ -283,8 +314,9 @@ impl Ledger {
                 let here = Handle { slot, generation: 0 };
                 let cell = self.hot(self.plan.inflight, worker, here);
                 cell.store(cell.load(Ordering::Relaxed) >> 32 << 32, Ordering::Relaxed);
-                self.hot(self.plan.prefill, worker, here).store(0, Ordering::Relaxed);
-                self.hot(self.plan.blocks, worker, here).store(0, Ordering::Relaxed);
+                for plane in self.plan.gauges() {
+                    self.hot(plane, worker, here).store(0, Ordering::Relaxed);
+                }
                 self.record(worker, slot, CONSECUTIVE).store(0, Ordering::Relaxed);
                 self.forget_gauges(worker, slot);
             }

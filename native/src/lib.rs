@@ -1,24 +1,39 @@
 //! `native._core`: the export list, nothing more.
 #![deny(warnings)]
 
+pub mod blocks;
 pub mod board;
 pub mod buckets;
+pub mod cost;
 pub mod counters;
+pub mod events;
 pub mod fields;
+pub mod fit;
 pub mod hash;
 pub mod histogram;
+pub mod index;
 pub mod json;
 pub mod ledger;
 pub mod limits;
+pub mod load;
 pub mod marks;
+pub mod msgpack;
 pub mod pick;
+pub mod prompt;
 pub mod scan;
+pub mod score;
 pub mod shared;
+pub mod sim;
 pub mod slots;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod tokens;
 
+#[cfg(feature = "python")]
+mod py_cost;
+#[cfg(feature = "python")]
+mod py_index;
 #[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
@@ -26,11 +41,15 @@ mod py_limits;
 #[cfg(feature = "python")]
 mod py_pick;
 #[cfg(feature = "python")]
+mod py_prompt;
+#[cfg(feature = "python")]
 mod py_scan;
 #[cfg(feature = "python")]
 mod py_shared;
 #[cfg(feature = "python")]
 mod py_stats;
+#[cfg(feature = "python")]
+mod py_tokens;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -39,13 +58,21 @@ mod _core {
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
+    use crate::py_cost::{Ask, Choice, Fit, Row, Scorer, Ticket};
+    #[pymodule_export]
+    use crate::py_index::{Applied, Index, IndexStats, Match};
+    #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
     use crate::py_limits::{Conns, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
+    use crate::py_prompt::Prompt;
+    #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
+    #[pymodule_export]
+    use crate::py_tokens::Tokenizer;
 }

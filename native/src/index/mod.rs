@@ -1,0 +1,395 @@
+//! The prefix index: which engine holds which blocks, in which tier.
+//!
+//! One thread feeds it with what engines announce while another looks prompts up. A lookup takes the
+//! common map for reading, for microseconds; a batch takes it for writing again and again for a few
+//! blocks at a time, and lets readers in between. What an engine announces is kept per engine, behind its
+//! own lock, and reaches the common map as changes.
+
+pub mod assumed;
+pub mod counts;
+pub mod gate;
+pub mod group;
+pub mod holders;
+pub mod keys;
+pub mod lanes;
+pub mod orphans;
+pub mod recent;
+pub mod slot;
+pub mod table;
+pub mod tiers;
+pub mod used;
+pub mod view;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::events::{Decoder, Event, Header};
+use crate::prompt::Prompt;
+use assumed::Assumed;
+use counts::{Counts, Ignored};
+use gate::Gate;
+use holders::Holders;
+use lanes::Lanes;
+use recent::Recent;
+use slot::{Change, Out, Retired, Slot};
+use tiers::Tiers;
+use used::Used;
+use view::{View, Walk};
+
+pub use view::Overlap;
+
+/// Tokens per block of an engine that has not said.
+pub const BLOCK_SIZE: u32 = 16;
+/// What a block held by one engine takes at most, everything counted.
+pub const PAIR_BYTES: usize = 64;
+/// Changes of the common map made without letting readers in.
+const SECTION: usize = 32;
+/// Changes collected before they are made.
+const BATCH: usize = 512;
+/// Blocks of retired lanes taken out of the map with every call that changes it.
+const REAP: usize = 1024;
+/// Blocks a batch may evict when the index is at its limit.
+const EVICT: usize = 1024;
+
+/// What a batch came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    pub header: Header,
+    pub counts: Counts,
+    /// `session_id` of the last event that had one.
+    pub session: Option<String>,
+}
+
+/// Sizes now, counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexStats {
+    /// (block, engine) pairs.
+    pub pairs: usize,
+    /// Distinct blocks.
+    pub blocks: usize,
+    pub bytes: usize,
+    pub orphans: usize,
+    pub predicted: usize,
+    pub engines: usize,
+    pub counts: Counts,
+}
+
+#[derive(Default)]
+struct Engine {
+    slot: Slot,
+    assumed: Option<Assumed>,
+    decoder: Decoder,
+    /// True once it is removed: a batch that waited for its lock comes too late.
+    gone: bool,
+}
+
+struct Shared {
+    holders: Holders,
+    views: Vec<View>,
+}
+
+pub struct Index {
+    shared: Gate<Shared>,
+    engines: Mutex<Vec<Option<Arc<Mutex<Engine>>>>>,
+    recent: Mutex<Recent>,
+    lanes: Lanes,
+    retired: Mutex<VecDeque<Retired>>,
+    totals: Mutex<Counts>,
+    used: Used,
+    pairs_max: usize,
+}
+
+thread_local! {
+    static WALK: RefCell<Walk> = RefCell::default();
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Index {
+    /// `secret`: any number that strangers do not know.
+    pub fn new(max_bytes: usize, secret: u64) -> Self {
+        let pairs_max = max_bytes / PAIR_BYTES;
+        Self {
+            shared: Gate::new(Shared { holders: Holders::new(secret), views: Vec::new() }),
+            engines: Mutex::default(),
+            recent: Mutex::default(),
+            lanes: Lanes::default(),
+            retired: Mutex::default(),
+            totals: Mutex::default(),
+            used: Used::new(pairs_max),
+            pairs_max,
+        }
+    }
+
+    /// A slot for one engine (one rank of it where it has several); None if there are too many.
+    pub fn add_engine(&self) -> Option<u16> {
+        let mut engines = lock(&self.engines);
+        let slot = engines.iter().position(Option::is_none).unwrap_or(engines.len());
+        if slot >= holders::LANES_MAX {
+            return None;
+        }
+        if slot == engines.len() {
+            engines.push(None);
+        }
+        engines[slot] = Some(Arc::default());
+        drop(engines);
+        self.publish(slot as u16, View::empty(BLOCK_SIZE));
+        Some(slot as u16)
+    }
+
+    /// Forgets an engine; its slot may be given to another one.
+    pub fn remove_engine(&self, slot: u16) {
+        self.forget(slot, true);
+        if let Some(engine) = lock(&self.engines).get_mut(slot as usize) {
+            *engine = None;
+        }
+    }
+
+    /// Forgets what an engine holds, its block size included. Takes no longer for a full engine than
+    /// for an empty one: its lanes are dropped, the map is cleaned bit by bit by later calls.
+    pub fn clear(&self, slot: u16) {
+        self.forget(slot, false);
+    }
+
+    fn forget(&self, slot: u16, gone: bool) {
+        let Some(engine) = self.engine(slot) else { return };
+        let mut engine = lock(&engine);
+        let mut out = Out::new(&self.lanes, 0);
+        engine.slot.clear(&mut out);
+        engine.gone = gone;
+        out.retired.extend(engine.assumed.take().map(retire));
+        self.commit(slot, &engine, &mut out);
+        if gone {
+            self.publish(slot, View::default());
+        }
+        drop(engine);
+        lock(&self.recent).forget(slot);
+        self.reap();
+    }
+
+    /// Takes in one batch of events.
+    pub fn apply(&self, slot: u16, payload: &[u8]) -> Applied {
+        let Some(engine) = self.engine(slot) else { return Applied::default() };
+        let mut engine = lock(&engine);
+        let engine = &mut *engine;
+        if engine.gone {
+            return Applied::default();
+        }
+        let mut out = Out::new(&self.lanes, self.room());
+        if out.room == 0 {
+            if engine.slot.evict(EVICT, |sequence| self.used.has(sequence), &mut out) {
+                self.used.turn();
+            }
+            self.commit(slot, engine, &mut out);
+        }
+        let mut session = None;
+        let mut decoder = std::mem::take(&mut engine.decoder);
+        let header = decoder.decode(payload, |event| {
+            match &event {
+                Event::Stored(stored) => {
+                    engine.slot.store(stored, &mut out);
+                    if let Some(name) = stored.session {
+                        session = Some(String::from_utf8_lossy(name).into_owned());
+                    }
+                }
+                Event::Removed(hashes, place) => engine.slot.remove(hashes, place, &mut out),
+                Event::Cleared => engine.slot.reset(&mut out),
+                Event::Other => out.counts.ignore(Ignored::Event, 1),
+            }
+            if out.changes.len() >= BATCH || out.reshaped {
+                self.commit(slot, engine, &mut out);
+            }
+        });
+        engine.decoder = decoder;
+        self.commit(slot, engine, &mut out);
+        for (count, more) in out.counts.malformed.iter_mut().zip(header.faults) {
+            *count += u64::from(more);
+        }
+        lock(&self.totals).add(&out.counts);
+        self.reap();
+        Applied { header, counts: out.counts, session }
+    }
+
+    /// A prompt was sent to an engine: until `ttl` seconds from `now` it counts as being there.
+    pub fn predict(&self, slot: u16, prompt: &Prompt, now: f64, ttl: f64) {
+        let size = match self.shared.read().views.get(slot as usize) {
+            Some(view) => view.block_size,
+            None => return,
+        };
+        lock(&self.recent).push(slot, prompt.hashes(size as usize), now, now + ttl);
+    }
+
+    /// A prompt was sent to an engine that announces nothing: it counts as being there until the engine
+    /// has room for so many tokens no more.
+    pub fn assume(&self, slot: u16, prompt: &Prompt, capacity_tokens: usize) {
+        let Some(engine) = self.engine(slot) else { return };
+        let mut engine = lock(&engine);
+        let engine = &mut *engine;
+        if engine.gone {
+            return;
+        }
+        let mut out = Out::new(&self.lanes, self.room());
+        if engine.assumed.is_none() {
+            engine.assumed = self.lanes.take().map(Assumed::new);
+            out.reshaped = true;
+        }
+        let size = block_size(&engine.slot);
+        if let Some(assumed) = engine.assumed.as_mut() {
+            let lane = assumed.lane;
+            let room = (capacity_tokens / size as usize).min(assumed.len() + out.room);
+            let changes = &mut out.changes;
+            assumed.touch(prompt.hashes(size as usize), room, |sequence, held| {
+                changes.push(Change { sequence, lane, tiers: Tiers::DEVICE, held });
+            });
+        }
+        self.commit(slot, engine, &mut out);
+        self.reap();
+    }
+
+    /// What each of the slots has of a prompt, in their order. Clears `out` first.
+    pub fn lookup(&self, prompt: &Prompt, slots: &[u16], now: f64, out: &mut Vec<Overlap>) {
+        out.clear();
+        out.resize(slots.len(), Overlap::default());
+        let shared = self.shared.read();
+        let view = |slot: &u16| shared.views.get(*slot as usize).filter(|view| view.block_size > 0);
+        let mut done = 0;
+        // Slots of one block size share a walk. Most fleets have one size.
+        while let Some(size) = next_size(slots.iter().filter_map(view), done) {
+            done = size;
+            let chain = prompt.creditable(size as usize);
+            let views = slots.iter().filter_map(view).filter(|view| view.block_size == size);
+            let longest = WALK.with_borrow_mut(|walk| {
+                walk.follow(&shared.holders, chain, views);
+                let mut longest = 0;
+                for (slot, overlap) in slots.iter().zip(out.iter_mut()) {
+                    if let Some(view) = view(slot).filter(|view| view.block_size == size) {
+                        *overlap = walk.overlap(view);
+                        longest = longest.max(overlap.total());
+                    }
+                }
+                longest
+            });
+            self.used.mark(&chain[..(longest / size) as usize]);
+            lock(&self.recent).lookup(chain, slots, now, |slot, blocks| {
+                for (_, overlap) in slots.iter().zip(out.iter_mut()).filter(|it| *it.0 == slot) {
+                    if shared.views[slot as usize].block_size == size {
+                        let known = overlap.total() - overlap.predicted;
+                        overlap.predicted = (blocks as u32 * size).saturating_sub(known);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Tokens per block that the engine's events have; 0 if it has not said.
+    pub fn block_size(&self, slot: u16) -> u32 {
+        self.engine(slot).map_or(0, |engine| lock(&engine).slot.block_size())
+    }
+
+    pub fn stats(&self) -> IndexStats {
+        self.reap();
+        let engines: Vec<_> = lock(&self.engines).iter().flatten().cloned().collect();
+        let mut stats = IndexStats { engines: engines.len(), ..IndexStats::default() };
+        for engine in &engines {
+            let engine = lock(engine);
+            stats.orphans += engine.slot.waiting();
+            stats.bytes += engine.slot.bytes() + engine.assumed.as_ref().map_or(0, Assumed::bytes);
+        }
+        let shared = self.shared.read();
+        stats.pairs = shared.holders.len();
+        stats.blocks = shared.holders.blocks();
+        stats.bytes += shared.holders.bytes();
+        drop(shared);
+        let recent = lock(&self.recent);
+        stats.predicted = recent.len();
+        stats.bytes += recent.bytes() + self.used.bytes();
+        stats.counts = *lock(&self.totals);
+        stats
+    }
+
+    fn engine(&self, slot: u16) -> Option<Arc<Mutex<Engine>>> {
+        lock(&self.engines).get(slot as usize)?.clone()
+    }
+
+    fn publish(&self, slot: u16, view: View) {
+        self.shared.write(|shared| {
+            let slot = slot as usize;
+            if shared.views.len() <= slot {
+                shared.views.resize(slot + 1, View::default());
+            }
+            shared.views[slot] = view;
+        });
+    }
+
+    /// Pairs that may be added.
+    fn room(&self) -> usize {
+        let pairs = self.shared.read().holders.len();
+        self.used.want(pairs > self.pairs_max / 8 * 7);
+        self.pairs_max.saturating_sub(pairs)
+    }
+
+    /// Makes what has been collected visible.
+    fn commit(&self, slot: u16, engine: &Engine, out: &mut Out<'_>) {
+        if std::mem::take(&mut out.reshaped) {
+            let mut view = View::of(&engine.slot);
+            view.block_size = block_size(&engine.slot);
+            view.assumed = engine.assumed.as_ref().map(|assumed| assumed.lane);
+            self.publish(slot, view);
+        }
+        lock(&self.retired).extend(out.retired.drain(..));
+        self.make(&out.changes);
+        out.changes.clear();
+    }
+
+    fn make(&self, changes: &[Change]) {
+        for section in changes.chunks(SECTION) {
+            self.shared.write(|shared| {
+                for change in section {
+                    shared.holders.prefetch(change.sequence);
+                }
+                for Change { sequence, lane, tiers, held } in section {
+                    match held {
+                        true => shared.holders.add(*sequence, *lane, *tiers),
+                        false => shared.holders.remove(*sequence, *lane, *tiers),
+                    }
+                }
+            });
+        }
+    }
+
+    /// Takes some blocks of retired lanes out of the map; a lane that is empty is free again.
+    fn reap(&self) {
+        let Ok(mut retired) = self.retired.try_lock() else { return };
+        let Some(first) = retired.front_mut() else { return };
+        let lane = first.lane;
+        let changes: Vec<_> = (first.blocks.by_ref().take(REAP))
+            .map(|(sequence, tiers)| Change { sequence, lane, tiers, held: false })
+            .collect();
+        self.make(&changes);
+        if changes.len() < REAP {
+            retired.pop_front();
+            self.lanes.give(lane);
+        }
+    }
+}
+
+/// The smallest block size above `done`.
+fn next_size<'v>(views: impl Iterator<Item = &'v View>, done: u32) -> Option<u32> {
+    views.map(|view| view.block_size).filter(|size| *size > done).min()
+}
+
+fn block_size(slot: &Slot) -> u32 {
+    match slot.block_size() {
+        0 => BLOCK_SIZE,
+        size => size,
+    }
+}
+
+fn retire(assumed: Assumed) -> Retired {
+    let lane = assumed.lane;
+    let blocks = assumed.into_blocks().map(|sequence| (sequence, Tiers::DEVICE));
+    Retired { lane, blocks: Box::new(blocks) }
+}

@@ -1,0 +1,7 @@
+//! Discrete-event simulation of engines behind the gateway.
+
+pub mod baselines;
+pub mod cache;
+pub mod engine;
+pub mod run;
+pub mod trace;
