@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
-from gateway.values import address
+from gateway.addresses import address
 
 if TYPE_CHECKING:
     from gateway.context import Context
