@@ -52,9 +52,10 @@ def wall(now: int) -> tuple[str, str]:
 
 
 def request_header(name: str) -> Getter:
+    """`$http_NAME`: all headers of the name, joined as nginx does."""
     raw = name.lower().replace("_", "-").encode()
 
-    return lambda ctx: _text(ctx.request.get(raw))
+    return lambda ctx: _text(ctx.request.joined(raw))
 
 
 def _reply_header(ctx: Context, raw: bytes) -> str | None:
@@ -103,7 +104,7 @@ def cookie(name: str) -> Getter:
     raw = name.encode()
 
     def get(ctx: Context) -> str | None:
-        for pair in (ctx.request.get(b"cookie") or b"").split(b";"):
+        for pair in (ctx.request.joined(b"cookie") or b"").split(b";"):
             key, equals, value = pair.strip().partition(b"=")
             if equals and key == raw:
                 return value.decode("latin-1")
@@ -130,7 +131,7 @@ def _request_line(ctx: Context) -> str:
 
 
 def _forwarded_for(ctx: Context) -> str:
-    before = _text(ctx.request.get(b"x-forwarded-for"))
+    before = _text(ctx.request.joined(b"x-forwarded-for"))
     last = address(ctx)
     return f"{before}, {last}" if before else last
 

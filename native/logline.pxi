@@ -179,7 +179,7 @@ cdef class LogLine:
             if code < 0:
                 out.add(PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
             elif code == V_HEADER:
-                raw = ctx.request.get(part)
+                raw = ctx.request.joined(part)
                 if raw is None:
                     self._absent(out)
                 else:

@@ -78,9 +78,9 @@ cdef str _header_text(request, bytes name):
     """A request header's value, read as latin-1."""
     cdef bytes raw
     if type(request) is Request:
-        raw = (<Request>request).get(name)
+        raw = (<Request>request).joined(name)
     else:                         # made by hand, as tests make it
-        raw = request.get(name)
+        raw = request.joined(name)
     return "" if raw is None else raw.decode("latin-1")
 
 

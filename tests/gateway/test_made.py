@@ -18,6 +18,9 @@ server {{ listen 1; location / {{ proxy_pass http://u; }} }} }}"""
 
 
 class Request(Fake):
+    def joined(self, name: bytes, default: bytes | None = None) -> bytes | None:
+        return self.get(name, default)
+
     def get(self, name: bytes, default: bytes | None = None) -> bytes | None:
         return self.headers.get(name, default)  # type: ignore[no-any-return]
 
