@@ -43,6 +43,10 @@ class Decisions:
         self._trust = trust
         self._counts = counts
 
+    def trust(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+        return self._trust.state(engine)
+
     def sent(self, kv: Routed, engine: Engine) -> None:
         """A leg is about to start."""
         now = monotonic()

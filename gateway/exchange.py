@@ -146,8 +146,8 @@ class Exchange:
 
     def leg_done(self, leg: Leg) -> None:
         """Exactly once per leg."""
-        self._give(self.ctx.engine, leg.completion_tokens)  # type: ignore[arg-type]
         try:
+            self._give(self.ctx.engine, leg.completion_tokens)  # type: ignore[arg-type]
             self._ended(leg)
         except Exception:
             log.exception("request %s: fault after a leg", self.ctx.request_id)

@@ -111,10 +111,10 @@ def ask(team: Team, kv: Routed, mask: bytes) -> Ask | None:
 def _cheapest(
     team: Team, kv: Routed, tried: Sequence[Engine], now: float, seed: int
 ) -> Engine | None:
-    mask = _mask(team, tried, now)
+    may = mask(team, tried, now)
     if team.scorer is None or kv.prompt is None:
         return None
-    choice = team.scorer.select(kv.prompt, mask, now, seed, ask(team, kv, mask))
+    choice = team.scorer.select(kv.prompt, may, now, seed, ask(team, kv, may))
     if choice is None:
         return None
     kv.choice = choice
@@ -131,19 +131,19 @@ def pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
 def _from_team(
     team: Team, method: str, key: bytes, tried: Sequence[Engine], now: float, seed: int
 ) -> Engine | None:
-    mask = _mask(team, tried, now)
+    may = mask(team, tried, now)
     if method == "round_robin":
-        place = team.robin.next(team.load.room(mask))
+        place = team.robin.next(team.load.room(may))
     elif method in ("hash", "ip_hash") and key:
-        place = team.ring.pick(key, team.load.room(mask))
+        place = team.ring.pick(key, team.load.room(may))
     elif method == "random":
-        place = team.load.random(mask, seed, team.group.conf.balance.two)
+        place = team.load.random(may, seed, team.group.conf.balance.two)
     else:
-        place = team.load.least(mask, seed)
+        place = team.load.least(may, seed)
     return None if place < 0 else _picked(team, place, now)
 
 
-def _mask(team: Team, tried: Sequence[Engine], now: float) -> bytes:
+def mask(team: Team, tried: Sequence[Engine], now: float) -> bytes:
     """One byte per engine of a team, 1 = may be picked."""
     if now > team.recheck:
         team.refresh(now)

@@ -102,7 +102,7 @@ class Routed:
     def over(self, now: float, tokens: int) -> None:
         """A leg has ended; `tokens` of its answer, -1 = not known."""
         if self.ticket is not None:
-            self.ticket.end(now, tokens)
+            self.ticket.end(now, tokens if tokens >= 0 else None)
             self.ticket = None
 
     def give_up(self, reason: str) -> None:

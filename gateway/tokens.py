@@ -14,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway import probes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 STATES = ("loading", "local", "engine", "bytes")
 THREADS = 2  # per worker: large prompts are read there, and tokenizers loaded
+CARDS_S = 5.0  # that engines have to say what they serve, before they are asked for ids
 RETRY_S = 2.0  # until the next try where engines did not answer
 AGAIN_S = 300.0  # until the files are looked for again
 _T = TypeVar("_T")
@@ -47,7 +49,7 @@ class TokenSource:
         self.folder = ""
         self.vocabulary: Vocabulary | None = None  # only while it is in use
         self.block_sizes: tuple[int, ...] = ()  # of the engines, so that hashes are made at once
-        self.wake = asyncio.Event()
+        self.since = monotonic()
         self._pool = pool
 
     @property
@@ -155,7 +157,9 @@ class TokenSources:
         path, where = self._path(group, source.conf)
         if not path:
             if not where:
-                return RETRY_S / 4  # no engine has said yet what it serves
+                if monotonic() > source.since + CARDS_S:
+                    source.become(name, "engine", "no_tokenizer", "no engine says what it serves")
+                return RETRY_S / 4
             source.become(name, "engine", "no_tokenizer", where)
             return AGAIN_S
         try:
@@ -209,6 +213,7 @@ class TokenSources:
             source.become(group.name, "engine", "no_tokenizer", why)
             return None
         source.verdict = "agrees" if verdict.agrees else "not compared"
+        loaded.tokenizer.warm()  # this thread's tables: not at the first request's expense
         source.vocabulary = loaded
         source.become(group.name, "local", "", f"{loaded.folder}, {verdict.why}")
         return None

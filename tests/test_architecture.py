@@ -38,7 +38,7 @@ RANKS = (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
         "counts_kv", "responses", "upstream",
     ),
-    ("over", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
+    ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
     ("probes",),
     ("tokens",),
     ("made", "limits", "policy", "secure"),
@@ -50,14 +50,15 @@ RANKS = (
     ("fronts",),
     PHASES,
     ("verdict",),
-    ("exchange",),
+    ("exchange", "explain"),
     ("pipeline",),
     ("api",),
     ("app",),
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "cli_upstream"),
+    ("cli_signal", "admin_client"),
+    ("cli_upstream", "cli_explain"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
@@ -190,4 +191,4 @@ def test_httpx_stays_off_the_data_path() -> None:
         for path in (ROOT / "gateway").glob("*.py")
         if any(within(module, "httpx") for module, _ in imports(path))
     ]
-    assert set(users) <= {"upstream.py", "cli_upstream.py", "demo.py", "demo_chat.py"}
+    assert set(users) <= {"upstream.py", "admin_client.py", "demo.py", "demo_chat.py"}

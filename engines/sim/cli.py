@@ -18,6 +18,7 @@ from .faults import Fault, FaultError
 from .model import PROFILES, profile
 from .server import Server
 from .settings import EventSettings, Lora, Settings, TransferSettings
+from .vocabulary import OWN, Vocabulary
 
 EXIT_BIND, EXIT_DIED = 3, 1
 
@@ -65,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
     eng.add_argument("--max-num-batched-tokens", type=int)
     eng.add_argument("--data-parallel-size", type=int, default=1)
     eng.add_argument("--seed", type=int, default=0)
+    eng.add_argument("--tokenizer", metavar="FOLDER",
+                     help="make token ids as this model does; default: a scheme of its own")
+    eng.add_argument("--chat-template", metavar="FILE", help="in place of the tokenizer's own")
     eng.add_argument("--tokens", type=int, default=16, metavar="N",
                      help="tokens of a reply, its end included, when nothing else ends it")
     eng.add_argument("--reasoning-tokens", type=int, default=0, metavar="N",
@@ -142,7 +146,16 @@ def _settings(a: argparse.Namespace) -> Settings:
                        bytes_hashes=a.kv_events_bytes_hashes),
         transfer=transfer, fragile=a.fragile,
         faults=tuple(a.fault), record=a.record,
+        vocabulary=_vocabulary(a.tokenizer, a.chat_template or ""),
     )
+
+
+def _vocabulary(folder: str | None, chat_template: str) -> Vocabulary:
+    if not folder:
+        return OWN
+    from .model_folder import Folder
+
+    return Folder(folder, chat_template)
 
 
 def _loras(specs: Sequence[str]) -> tuple[Lora, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .model import PROFILES, Profile
+from .vocabulary import OWN, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,4 @@ class Settings:
     fragile: bool = False
     faults: tuple[str, ...] = ()
     record: bool = False
+    vocabulary: Vocabulary = OWN

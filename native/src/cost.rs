@@ -1,41 +1,29 @@
 //! What it costs to send a request to an engine, in milliseconds, and who is cheapest.
 //!
 //! ```text
-//! cost = drain + own + fetch + ext + repl + session
+//! cost = drain + own + fetch + ext + repl + slow + late + session
 //! ```
 //!
-//! drain: prefill work ahead of it there. own: the prefill of its tokens that are not cached there.
-//! fetch: getting those cached in lower tiers, or computing them where that is quicker. ext: what its
-//! prefill and its KV take from the requests that are there. repl: what a second copy of blocks that
-//! lie elsewhere will cost once it has displaced others. session: leaving where the session was.
-//! All are of the same step-time fit, so none needs a weight to be comparable.
+//! - drain: prefill work ahead of it there, and the wait for memory where there is none left;
+//! - own: the prefill of its tokens that are not cached there;
+//! - fetch: getting those cached in lower tiers, where that is quicker than computing them;
+//! - ext: what its prefill and its KV take from the requests that are there and still in time;
+//! - repl: what a second copy of blocks that lie elsewhere costs once it has displaced others;
+//! - slow: what the prefill of others will take from its answer, by the share of its time that the
+//!   engine has spent on prefill of late;
+//! - late: missing the time to the first token that was asked for, where another engine would meet it;
+//! - session: leaving the engine where its session was.
+//!
+//! All are of the same step-time fit, so that none needs a weight to be comparable. A request that
+//! is late wherever it goes has little to lose by waiting: its own delay counts a tenth, and it goes
+//! where it takes least from requests that are in time. Without an SLO nothing is ever late.
 
 use crate::fit::Fit;
 use crate::hash::Random;
+use crate::index::Overlap;
 use crate::load::Load;
 
-/// Prompt tokens that an engine has, by tier, each behind the one before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Overlap {
-    pub device: u32,
-    pub host: u32,
-    pub disk: u32,
-    pub remote: u32,
-    pub predicted: u32,
-}
-
-impl Overlap {
-    pub fn total(&self) -> u32 {
-        self.device + self.lower() + self.predicted
-    }
-
-    /// In tiers from which blocks have to be fetched.
-    pub fn lower(&self) -> u32 {
-        self.host + self.disk + self.remote
-    }
-}
-
-/// What is constant of an engine.
+/// What is known of an engine before any request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Engine {
     pub fit: Fit,
@@ -55,19 +43,29 @@ pub struct Engine {
 pub struct Ask {
     /// Scales what overlap is worth: 0 = as if nothing were cached.
     pub overlap_weight: f64,
-    /// 0 = none.
+    /// What is left of the time to the first token; 0 = there is no SLO.
     pub ttft_slo_ms: f64,
+    /// Time per token of the answer; 0 = there is no SLO.
     pub tpot_slo_ms: f64,
+    /// Tokens that the answer should have.
+    pub output: f64,
     /// Where its session was last, if anywhere.
     pub session_place: Option<usize>,
 }
 
 impl Default for Ask {
     fn default() -> Self {
-        Self { overlap_weight: 1.0, ttft_slo_ms: 0.0, tpot_slo_ms: 0.0, session_place: None }
+        Self {
+            overlap_weight: 1.0,
+            ttft_slo_ms: 0.0,
+            tpot_slo_ms: 0.0,
+            output: OUTPUT,
+            session_place: None,
+        }
     }
 }
 
+/// Milliseconds each, as in the module's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Terms {
     pub drain: f64,
@@ -75,14 +73,18 @@ pub struct Terms {
     pub fetch: f64,
     pub ext: f64,
     pub repl: f64,
+    pub slow: f64,
+    pub late: f64,
     pub session: f64,
 }
 
 impl Terms {
-    pub const NAMES: [&'static str; 6] = ["drain", "own", "fetch", "ext", "repl", "session"];
+    pub const NAMES: [&'static str; 8] =
+        ["drain", "own", "fetch", "ext", "repl", "slow", "late", "session"];
 
-    pub fn values(&self) -> [f64; 6] {
-        [self.drain, self.own, self.fetch, self.ext, self.repl, self.session]
+    pub fn values(&self) -> [f64; 8] {
+        let Self { drain, own, fetch, ext, repl, slow, late, session } = *self;
+        [drain, own, fetch, ext, repl, slow, late, session]
     }
 
     pub fn sum(&self) -> f64 {
@@ -108,59 +110,143 @@ impl Filter {
 }
 
 /// One engine as the decision sees it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Row {
     pub overlap: Overlap,
     pub load: Load,
     pub filter: Option<Filter>,
+    /// It has memory left: what is stored there displaces nothing.
+    pub has_room: bool,
     pub terms: Terms,
-    /// Prefill of this request there, whatever it is weighed with.
+    /// Prefill of this request there.
     pub work_ms: f64,
+    /// Modelled time to its first token there, and per token after it.
+    pub ttft_ms: f64,
+    pub tpot_ms: f64,
 }
 
-/// Requests whose delay counts as much as this request's own.
+/// An answer's tokens, until they are learnt.
+pub const OUTPUT: f64 = 200.0;
+/// So many delayed requests count as this request delayed by as much, where nobody minds how fast
+/// answers are; else so many times what an answer can be slower than alone, within bounds.
 const OTHERS: f64 = 8.0;
-/// Times that the blocks displaced by a second copy would have been used.
+const SLACK: f64 = 6.0;
+const SLACK_BOUNDS: (f64, f64) = (2.0, 16.0);
+/// Uses that the blocks displaced by a second copy would have seen.
 const REUSES: f64 = 4.0;
+/// What the own delay of a request counts that is late everywhere.
+const HOPELESS: f64 = 0.1;
+/// What missing an SLO costs, in times that SLO.
+const MISSED: f64 = 2.0;
 /// Share of its whole prefill that leaving a session's engine is taken to cost.
 const SESSION: f64 = 0.25;
+/// Above it, the share of prefill says no more how slow answers are: the engine is overloaded.
+const SHARE_MOST: f64 = 0.8;
+/// Of the KV memory, what requests can fill before new ones wait.
+const FILLED: f64 = 0.95;
 
-/// The tokens to compute, those credited, and the time to fetch what lies in lower tiers.
-pub fn parts(engine: &Engine, overlap: &Overlap, tokens: f64, weight: f64) -> (f64, f64, f64) {
+/// What of a prompt an engine must do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Parts {
+    /// Tokens to compute behind those that are there.
+    uncached: f64,
+    there: f64,
+    fetch_ms: f64,
+}
+
+/// A tier is used where loading is quicker than computing; what lies behind it is unreachable else.
+fn parts(engine: &Engine, overlap: &Overlap, tokens: f64, weight: f64) -> Parts {
+    let mut there = f64::from(overlap.device);
+    let mut fetch_ms = 0.0;
     let lower = [overlap.host, overlap.disk, overlap.remote].map(f64::from);
-    let near = f64::from(overlap.device + overlap.predicted);
-    let mut there = near * weight;
-    let mut fetch = 0.0;
-    for (n, per_token) in lower.iter().zip(engine.fetch_ms) {
+    for (n, per_token) in lower.into_iter().zip(engine.fetch_ms) {
         let load = n * per_token;
-        if *n > 0.0 && load < engine.fit.tokens_ms(*n, there) {
-            there += n * weight;
-            fetch += load * weight;
+        if load > engine.fit.tokens_ms(n, there) {
+            break;
+        }
+        there += n;
+        fetch_ms += load;
+    }
+    there += f64::from(overlap.predicted);
+    let there = (there * weight).min(tokens);
+    Parts { uncached: tokens - there, there, fetch_ms: fetch_ms * weight.min(1.0) }
+}
+
+impl Engine {
+    /// How long a request waits until KV memory is freed, where it does not fit in: answers end, and
+    /// free what they hold, at the rate at which they are given.
+    fn memory_ms(&self, load: &Load, tokens: f64, output: f64, itl_ms: f64) -> f64 {
+        let held = load.kv_tokens as f64;
+        let excess = held + tokens - FILLED * self.capacity as f64;
+        match self.capacity > 0 && excess > 0.0 && held > 0.0 {
+            true => (excess / held).min(1.0) * output * itl_ms,
+            false => 0.0,
         }
     }
-    let there = there.min(tokens);
-    (tokens - there, there, fetch)
+
+    /// Fills in what depends on this engine alone.
+    fn weigh(&self, row: &mut Row, tokens: f64, ask: &Ask) {
+        let load = &row.load;
+        let real = parts(self, &row.overlap, tokens, 1.0);
+        let work_ms = self.fit.work_ms(real.uncached, real.there, self.chunk);
+        let parts = match ask.overlap_weight == 1.0 {
+            true => real,
+            false => parts(self, &row.overlap, tokens, ask.overlap_weight),
+        };
+        let own = self.fit.work_ms(parts.uncached, parts.there, self.chunk);
+        let running = load.running() as f64;
+        let itl_ms = self.fit.decode_ms(running + 1.0, load.kv_tokens as f64 + tokens);
+        let drain = load.drain_ms + self.memory_ms(load, tokens, ask.output, itl_ms);
+        // Those that are late already lose nothing more.
+        let in_time = load.inflight.saturating_sub(load.late) as f64;
+        let dearer = (self.fit.hb + self.fit.hk * tokens) * ask.output / 2.0;
+        let others = match ask.tpot_slo_ms > 0.0 {
+            true => {
+                let slack = (ask.tpot_slo_ms - itl_ms) / itl_ms;
+                (SLACK * slack).clamp(SLACK_BOUNDS.0, SLACK_BOUNDS.1)
+            }
+            false => OTHERS,
+        };
+        row.terms = Terms {
+            drain,
+            own,
+            fetch: parts.fetch_ms,
+            ext: (own + dearer) * in_time / others,
+            repl: 0.0,
+            slow: ask.output * itl_ms * load.share,
+            late: 0.0,
+            session: 0.0,
+        };
+        row.work_ms = work_ms;
+        row.ttft_ms = drain + work_ms + real.fetch_ms;
+        row.tpot_ms = itl_ms / (1.0 - load.share.min(SHARE_MOST));
+    }
 }
 
-/// The cost of one engine; `best` = the most tokens that any engine weighed has.
-pub fn terms(engine: &Engine, row: &Row, tokens: f64, best: f64, ask: &Ask) -> Terms {
-    let (n, there, fetch) = parts(engine, &row.overlap, tokens, ask.overlap_weight);
-    let fit = &engine.fit;
-    let own = fit.prefill_ms(n, there, engine.chunk);
-    let (running, waiting) = (row.load.running() as f64, row.load.waiting as f64);
-    let ext = own * (running + waiting) / OTHERS + fit.hk * tokens * running;
-    let repl = REUSES * fit.b * (best * ask.overlap_weight - there).max(0.0);
-    Terms { drain: row.load.drain_ms, own, fetch, ext, repl, session: 0.0 }
-}
-
-/// Weighs every engine that is not filtered. `place` tells the session's engine from the others.
+/// Weighs the engines that are not filtered, each row in its engine's place.
 pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
-    let weighed = rows.iter().filter(|row| row.filter.is_none());
-    let best = weighed.map(|row| row.overlap.total()).max().unwrap_or(0);
+    let mut most = 0.0f64;
+    let mut soonest = f64::INFINITY;
+    for (row, engine) in rows.iter_mut().zip(engines) {
+        engine.weigh(row, tokens, ask);
+        if row.filter.is_none() {
+            most = most.max(f64::from(row.overlap.total()) * ask.overlap_weight);
+            soonest = soonest.min(row.ttft_ms);
+        }
+    }
+    let slo = ask.ttft_slo_ms;
+    let hopeless = slo > 0.0 && soonest > slo;
     for (place, (row, engine)) in rows.iter_mut().zip(engines).enumerate() {
-        let (n, there, _) = parts(engine, &row.overlap, tokens, 1.0);
-        row.work_ms = engine.fit.prefill_ms(n, there, engine.chunk);
-        row.terms = terms(engine, row, tokens, f64::from(best), ask);
+        let there = f64::from(row.overlap.total()) * ask.overlap_weight;
+        if !row.has_room {
+            row.terms.repl = REUSES * engine.fit.b * (most - there).max(0.0).min(tokens);
+        }
+        if hopeless {
+            row.terms.drain *= HOPELESS;
+            row.terms.slow *= HOPELESS;
+        } else if slo > 0.0 && row.ttft_ms > slo {
+            row.terms.late = MISSED * slo;
+        }
         if ask.session_place.is_some_and(|session| session != place) {
             row.terms.session = SESSION * engine.fit.tokens_ms(tokens, 0.0);
         }

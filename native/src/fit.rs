@@ -63,16 +63,30 @@ impl Fit {
         work.max(steps * self.base) + steps * self.ovh
     }
 
+    /// What computing `n` tokens behind `p` adds to what an engine has to do. It has no floor, as its
+    /// steps serve others as well.
+    #[inline]
+    pub fn work_ms(&self, n: f64, p: f64, chunk: f64) -> f64 {
+        (n / chunk).ceil() * (self.a0 + self.ovh) + self.tokens_ms(n, p)
+    }
+
     /// Time between tokens of `decodes` requests that hold `kv_tokens` in sum, nothing else running.
     #[inline]
     pub fn decode_ms(&self, decodes: f64, kv_tokens: f64) -> f64 {
         self.step_ms(0.0, decodes, kv_tokens)
     }
 
-    /// The same engine, slower or faster by a factor.
-    pub fn scaled(&self, factor: f64) -> Self {
-        let [base, a0, b, c, hb, hk, ovh] = self.values().map(|value| value * factor);
-        Self { base, a0, b, c, hb, hk, ovh }
+    /// The same engine, slower by a factor at prompts and by another at answers.
+    pub fn scaled(&self, prefill: f64, decode: f64) -> Self {
+        Self {
+            base: self.base * decode,
+            a0: self.a0 * prefill,
+            b: self.b * prefill,
+            c: self.c * prefill,
+            hb: self.hb * decode,
+            hk: self.hk * decode,
+            ovh: self.ovh * prefill,
+        }
     }
 }
 
@@ -202,7 +216,7 @@ mod tests {
         assert!((two - one - fit.a0 - fit.ovh).abs() < 1e-9);
         assert_eq!(fit.step_ms(0.0, 0.0, 0.0), fit.base + fit.ovh);
         assert_eq!(
-            fit.scaled(2.0).prefill_ms(100.0, 0.0, 64.0),
+            fit.scaled(2.0, 2.0).prefill_ms(100.0, 0.0, 64.0),
             2.0 * fit.prefill_ms(100.0, 0.0, 64.0)
         );
     }

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::planes::{Plan, LAYOUT};
 use crate::shared::{self, get_f64, Fault, Shared};
 use crate::slots::{self, Handle};
 
@@ -23,7 +24,7 @@ const GENERATION: usize = 5;
 /// Words that `board.rs` keeps.
 pub(crate) const SAID: usize = 6;
 pub(crate) const RING: usize = 16;
-const RECORD: usize = RING + FAILURES_KEPT;
+pub(crate) const RECORD: usize = RING + FAILURES_KEPT;
 
 /// Spare words of a worker's line.
 const UNDERFLOWS: usize = 0;
@@ -49,60 +50,6 @@ pub struct EngineTotals {
     pub last_success_s: f64,
 }
 
-/// Raised when the meaning of a cell changes: a process of another version must not attach.
-const LAYOUT: usize = 2;
-
-/// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
-pub(crate) struct Plan {
-    engines: usize,
-    states: usize,
-    cleared: usize,
-    health: usize,
-    /// Of every engine, written by all workers: see `load.rs`.
-    pub anchors: usize,
-    inflight: usize,
-    pub prefill: usize,
-    blocks: usize,
-    pub prefill_us: usize,
-    pub waiting: usize,
-    pub kv_tokens: usize,
-    records: usize,
-    stride: usize,
-    cells: usize,
-}
-
-impl Plan {
-    fn new(workers: usize, engines: usize) -> Self {
-        let stride = engines.next_multiple_of(8);
-        let plane = stride * workers;
-        // One line more than engines: its first cell counts changes of health.
-        let anchors = 3 * stride + 8;
-        let inflight = anchors + stride;
-        let records = inflight + 6 * plane;
-        Self {
-            engines,
-            states: 0,
-            cleared: stride,
-            health: 2 * stride,
-            anchors,
-            inflight,
-            prefill: inflight + plane,
-            blocks: inflight + 2 * plane,
-            prefill_us: inflight + 3 * plane,
-            waiting: inflight + 4 * plane,
-            kv_tokens: inflight + 5 * plane,
-            records,
-            stride,
-            cells: records + workers * engines * RECORD,
-        }
-    }
-
-    /// Gauges that a dead worker's are taken back of, the count of requests in flight apart.
-    fn gauges(&self) -> [usize; 5] {
-        [self.prefill, self.blocks, self.prefill_us, self.waiting, self.kv_tokens]
-    }
-}
-
 pub struct Ledger {
     pub shared: Shared,
     pub(crate) plan: Plan,
@@ -123,8 +70,10 @@ impl Ledger {
     }
 
     pub fn add_engine(&self) -> Result<Handle, String> {
-        slots::take_slot(&self.shared, self.plan.states, self.plan.engines)
-            .ok_or_else(|| format!("the ledger has room for {} engines", self.plan.engines))
+        let engine = slots::take_slot(&self.shared, self.plan.states, self.plan.engines)
+            .ok_or_else(|| format!("the ledger has room for {} engines", self.plan.engines))?;
+        self.forget_load(engine.slot);
+        Ok(engine)
     }
 
     pub fn remove_engine(&self, engine: Handle) -> bool {

@@ -20,12 +20,14 @@ pub mod load;
 pub mod marks;
 pub mod msgpack;
 pub mod pick;
+pub mod planes;
 pub mod prompt;
 pub mod scan;
 pub mod score;
 pub mod shared;
 pub mod sim;
 pub mod slots;
+pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
@@ -33,6 +35,8 @@ pub mod tokens;
 
 #[cfg(feature = "python")]
 mod py_cost;
+#[cfg(feature = "python")]
+mod py_fit;
 #[cfg(feature = "python")]
 mod py_index;
 #[cfg(feature = "python")]
@@ -50,6 +54,8 @@ mod py_shared;
 #[cfg(feature = "python")]
 mod py_stats;
 #[cfg(feature = "python")]
+mod py_ticket;
+#[cfg(feature = "python")]
 mod py_tokens;
 
 #[cfg(feature = "python")]
@@ -59,7 +65,9 @@ mod _core {
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
-    use crate::py_cost::{Ask, Choice, Fit, Row, Scorer, Ticket};
+    use crate::py_cost::{Ask, Row, Scorer};
+    #[pymodule_export]
+    use crate::py_fit::Fit;
     #[pymodule_export]
     use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
@@ -74,6 +82,8 @@ mod _core {
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
+    #[pymodule_export]
+    use crate::py_ticket::{Choice, Ticket};
     #[pymodule_export]
     use crate::py_tokens::Tokenizer;
 }

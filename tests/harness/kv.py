@@ -1,157 +1,60 @@
-"""KV events of simulated engines, and a book of them that is kept the plain way."""
+"""What tests of routing by prompts share: configuration, receipts, waiting on the event loop."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
-import httpx
-import msgspec
-from harness import waiting
-
-from engines.sim.process import SimEngine
-from gateway.events import Key, Subscriber, Wanted
-from gateway.feed import View
-from gateway.sources import Source
-from gateway.tally import Tally
-
-EVENTS = {
-    "enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0",
-    "topic": "kv",
-}  # fmt: skip
-CLIENT = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
+LANES = ("express", "starlette")
+DEADLINE_S = 20.0
 
 
-def engine(*args: object, thread: bool = True, **config: Any) -> SimEngine:
-    """A publishing engine, not started."""
-    events = json.dumps({**EVENTS, **config})
-    more = () if thread else ("--port", 0)
-    return SimEngine("m", "--tokens", 4, *more, *args, "--kv-events-config", events, thread=thread)
+def conf(addresses: Iterable[str], admin: Path, **how: str) -> str:
+    """An http block: the upstream `sim`, kv_aware, and a location that shows receipts. `how`:
+    `upstream` and `location` are more directives, `lane` one of LANES; `admin`: a socket's path.
+    """
+    upstream, location = how.get("upstream", ""), how.get("location", "")
+    servers = " ".join(f"server {address};" for address in addresses)
+    method = "" if "kv_aware" in upstream else "kv_aware;"
+    express = "off" if how.get("lane") == "starlette" else "on"
+    return (
+        f"upstream sim {{ {servers} {method} health_check off; {upstream} }}"
+        f"server {{ listen 127.0.0.1:0; location / {{ proxy_pass http://sim;"
+        f" express {express}; expose_receipt on; {location} }} }}"
+        f"server {{ listen unix:{admin}; location / {{ admin; }}"
+        " location = /metrics { metrics; } }"
+    )
 
 
-def ask(one: SimEngine, prompt: str, rank: int = 0, **more: Any) -> dict[str, Any]:
-    """One short completion; its usage."""
-    body = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": 2, **more}
-    headers = {"x-data-parallel-rank": str(rank)}
-    reply = CLIENT.post(one.url + "/v1/completions", json=body, headers=headers)
-    assert reply.status_code == 200, reply.text
-    usage: dict[str, Any] = reply.json()["usage"]
-    return usage
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Waits for a condition; fails after DEADLINE_S."""
+    end = monotonic() + DEADLINE_S
+    while not condition():
+        assert monotonic() < end, f"this did not happen: {what}"
+        await asyncio.sleep(0.01)
 
 
-def fill(one: SimEngine, count: int, word: str = "water", rank: int = 0) -> None:
-    """So many batches, each of a prompt of its own."""
-    for n in range(count):
-        ask(one, f"{word} {n} " * 20, rank)
+async def settled(gw: Any, state: str) -> Any:
+    """The token source of `sim`, once it has come to a state."""
+    source = gw.app.pipeline.tokens.by_upstream["sim"]
+    await until(lambda: source.state == state, f"tokens by {state}, not {source.state}")
+    return source
 
 
-def cached(one: SimEngine, rank: int = 0) -> dict[str, int]:
-    """What the engine itself says it holds: block hash -> copies."""
-    held: dict[str, int] = one.call("GET", "/sim/cached")[1][rank]
-    return held
+def receipt(reply: Any) -> dict[str, str]:
+    """The receipt's headers without their prefix."""
+    start = "x-kvgate-"
+    return {n[len(start) :]: v for n, v in reply.headers.items() if n.startswith(start)}
 
 
-def source(one: SimEngine, rank: int = 0) -> Source:
-    told = one.call("GET", "/kv_event_sources")[1][str(rank)]
-    return Source(told["endpoint"], told["replay_endpoint"] or "", told["topic"])
+def cached(reply: Any) -> int:
+    """What the engine says it found in its cache."""
+    return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] or 0)
 
 
-@dataclass
-class Applied:
-    cleared: int = 0
-    malformed: int = 0
-
-
-class Book:
-    """An index that counts copies of block hashes per slot. Never raises on content."""
-
-    def __init__(self) -> None:
-        self.copies: dict[int, Counter[str]] = {}
-        self.clears: Counter[int] = Counter()
-        self.removed: list[int] = []
-        self.batches: Counter[int] = Counter()
-
-    def apply(self, slot: int, payload: bytes) -> Applied:
-        try:
-            _, events, _ = msgspec.msgpack.decode(payload)
-        except msgspec.DecodeError:
-            return Applied(malformed=1)
-        self.batches[slot] += 1
-        done = Applied()
-        copies = self.copies.setdefault(slot, Counter())
-        for event in events:
-            if event["type"] == "BlockStored":
-                copies.update(map(str, event["block_hashes"]))
-            elif event["type"] == "BlockRemoved":
-                copies.subtract(map(str, event["block_hashes"]))
-            else:
-                copies.clear()
-                done.cleared += 1
-        return done
-
-    def clear(self, slot: int) -> None:
-        self.copies[slot] = Counter()
-        self.clears[slot] += 1
-
-    def remove_engine(self, slot: int) -> None:
-        self.removed.append(slot)
-        self.copies.pop(slot, None)
-
-    def held(self, slot: int) -> dict[str, int]:
-        return {name: count for name, count in self.copies.get(slot, Counter()).items() if count}
-
-
-class Followed:
-    """A subscriber with its book; engines are followed under their addresses."""
-
-    def __init__(self) -> None:
-        self.book = Book()
-        self.subscriber = Subscriber(self.book)
-        self.wanted: dict[Key, Wanted] = {}
-
-    def follow(self, one: SimEngine, slot: int = 0, rank: int = 0, **changed: str) -> Key:
-        told = source(one, rank)
-        parts = {"endpoint": told.endpoint, "replay": told.replay, "topic": told.topic, **changed}
-        key = ("main", f"{one.address}#{rank}")
-        self.wanted[key] = Wanted(slot, Source(**parts))
-        self.subscriber.follow(self.wanted)
-        return key
-
-    def view(self, key: Key) -> View:
-        found = self.subscriber.view(key)
-        assert found is not None
-        return found
-
-    def tally(self, key: Key) -> Tally:
-        return self.view(key).tally
-
-    def wait(self, key: Key, state: str, word: str = "", timeout_s: float = 10.0) -> View:
-        """Until its standing is this, and its reason has this word."""
-        last: list[View | None] = [None]
-
-        def there() -> View | None:
-            last[0] = view = self.subscriber.view(key)
-            if view is None or view.standing.state != state or word not in view.standing.reason:
-                return None
-            return view
-
-        try:
-            found = waiting.until(there, f"{key} to be {state} ({word})", timeout_s)
-        except waiting.NeverHappened as error:
-            raise waiting.NeverHappened(f"{error}: {last[0]}") from None
-        assert found is not None
-        return found
-
-    def wait_equal(self, key: Key, one: SimEngine, rank: int = 0, timeout_s: float = 10.0) -> None:
-        """Until the book has what the engine has."""
-        slot = self.wanted[key].slot
-        waiting.until(
-            lambda: self.book.held(slot) == cached(one, rank) or None,
-            "the book to be what the engine holds",
-            timeout_s,
-        )
-
-    def close(self) -> None:
-        self.subscriber.close()
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {"model": "sim", "messages": messages, "max_tokens": 2, **more}

@@ -3,5 +3,6 @@
 pub mod baselines;
 pub mod cache;
 pub mod engine;
+pub mod gate;
 pub mod run;
 pub mod trace;

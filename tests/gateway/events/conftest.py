@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from harness import kv
+from harness import kv_events as kv
 
 from engines.sim.process import SimEngine
 

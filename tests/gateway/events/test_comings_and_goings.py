@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from harness import kv, waiting
+from harness import kv_events as kv
+from harness import waiting
 
 from engines.sim.process import SimEngine
 from gateway import sequence

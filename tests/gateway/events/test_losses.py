@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import zmq
-from harness import kv, waiting
+from harness import kv_events as kv
+from harness import waiting
 
 from engines.sim.process import SimEngine
 from gateway import feed, sequence
