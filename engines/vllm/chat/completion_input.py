@@ -22,13 +22,15 @@ def read_completion(body: dict[str, Json]) -> PromptInput:
 
 
 def prompts(given: Json, add_special_tokens: bool, body: dict[str, Json]) -> PromptInput:
-    """Raises NotKnown. An empty list holds no prompt: the engine refuses it or answers nothing."""
+    """Raises NotKnown."""
     no_truncation(body)
     salt = cache_salt(body)
     if type(given) is str:
         return Texts((given,), add_special_tokens, salt)
-    if type(given) is not list or not given:
+    if type(given) is not list:
         raise refused("prompt: not a string or a list of prompts")
+    if not given:
+        raise odd("prompt: an empty list")
     kind = type(given[0])
     if kind is int:
         return Ids((_ids(given),), salt)

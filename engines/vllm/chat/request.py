@@ -12,7 +12,12 @@ from engines.vllm.chat.completion_input import cache_salt, no_truncation, read_c
 from engines.vllm.chat.messages_input import read_messages
 from engines.vllm.chat.model import ModelPrompt
 from engines.vllm.chat.outcome import Json, NotKnown, PromptInput, Texts, Unknown, Why, refused
-from engines.vllm.chat.pooling_input import read_pooling, read_scoring, read_tokenize
+from engines.vllm.chat.pooling_input import (
+    read_embeddings,
+    read_pooling,
+    read_scoring,
+    read_tokenize,
+)
 from engines.vllm.chat.responses_input import read_responses
 from engines.vllm.chat.tools import InexactNumber
 
@@ -102,7 +107,7 @@ READERS: dict[str, Reader] = {
     "/v1/responses": read_responses,
     "/v1/messages": read_messages,
     "/v1/messages/count_tokens": read_messages,
-    "/v1/embeddings": read_pooling,
+    "/v1/embeddings": read_embeddings,
     "/pooling": read_pooling,
     "/classify": read_pooling,
     "/score": _scoring,
