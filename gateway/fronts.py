@@ -18,6 +18,7 @@ from gateway.made import compile_maps
 from gateway.plan import Around, Plan
 from gateway.secure import Secure
 from gateway.sites import LocationTable, Row, Site
+from gateway.upstream import Way
 
 if TYPE_CHECKING:
     from gateway.engines import EngineTable
@@ -64,6 +65,22 @@ def schemes(config: Config) -> dict[str, set[str]]:
                 for name in names:
                     found.setdefault(name, set()).add(location.handler.scheme)
     return found
+
+
+def ways(config: Config) -> dict[str, Way]:
+    """Upstream name -> the TLS of the gateway's own requests to it (health, models): that of the
+    locations that send clients there by https, one that verifies first. Raises OSError.
+    """
+    found: dict[str, ProxyTls] = {}
+    for server in config.servers:
+        for location in _flat(server.locations):
+            proxy, conf = location.handler, location.proxy_tls
+            if not isinstance(proxy, Proxy) or proxy.scheme != "https" or conf == PLAIN_TLS:
+                continue
+            for name in [proxy.upstream] if proxy.upstream else config.upstreams:
+                if name not in found or (conf.verify and not found[name].verify):
+                    found[name] = conf
+    return {name: Secure(conf).way(name) for name, conf in found.items()}
 
 
 class Compiler:

@@ -9,6 +9,7 @@ pub mod hash;
 pub mod histogram;
 pub mod json;
 pub mod ledger;
+pub mod limiter;
 pub mod limits;
 pub mod marks;
 pub mod pick;
@@ -41,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
-    use crate::py_limits::{Conns, Rates};
+    use crate::py_limits::{Conns, Limiter, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
