@@ -21,6 +21,13 @@ def read_completion(body: dict[str, Json]) -> PromptInput:
     return prompts(prompt, flag(body, "add_special_tokens", True), body)
 
 
+def read_generate(body: dict[str, Json]) -> PromptInput:
+    """POST /inference/v1/generate: token ids in, token ids out. Raises NotKnown."""
+    if body.get("features") is not None or body.get("content_parts"):
+        raise NotKnown(Why.MEDIA, "token ids with media between them")
+    return Ids((_ids(body.get("token_ids")),), cache_salt(body))
+
+
 def prompts(given: Json, add_special_tokens: bool, body: dict[str, Json]) -> PromptInput:
     """Raises NotKnown."""
     no_truncation(body)

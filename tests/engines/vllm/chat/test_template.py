@@ -71,7 +71,8 @@ def test_the_sandbox_holds(source: str) -> None:
     "{{ 'a-b'.split('-') }}{{ ' a '.strip() }}{{ 'a'.upper() }}{{ 'a%s' | format('b') }}",
     "{{ '{} {x}'.format('a', x='b') }}",
     "{% for m in messages %}{{ loop.index }}{{ loop.first }}{{ loop.revindex }}"
-    "{{ loop.cycle(1, 2) }}{{ loop.changed(m) }}{{ loop.previtem is defined }}{{ loop.nextitem is defined }}{% endfor %}",
+    "{{ loop.cycle(1, 2) }}{{ loop.changed(m) }}{{ loop.previtem is defined }}"
+    "{{ loop.nextitem is defined }}{% endfor %}",
     "{% set n = namespace(a=1) %}{% set n.b = 2 %}{{ n.a }}{{ n.b }}{{ n.c is defined }}",
     "{% macro f(x) %}{{ x.upper() }}{{ caller is defined }}{% endmacro %}{{ f('a') }}",
     "{% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ 'a'.replace('a', 'b') }}"
