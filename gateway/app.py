@@ -114,6 +114,7 @@ class App:
         self.control.adopt(fronts.ways(config))
         self.models.adopt(compiled.catalogs)
         self._settle(config)
+        self.writer.keep(compiled.sinks())
         self.writer.reopen()
         return swapped
 
