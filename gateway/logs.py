@@ -38,6 +38,8 @@ LEVELS = {
 }
 _NAMES = {number: name for name, number in LEVELS.items()}
 
+_STDERR = ("", "stderr")
+
 log = logging.getLogger("kvgate")
 
 
@@ -61,7 +63,7 @@ def _stderr() -> TextIO:
 
 def _handler(path: str, stderr: TextIO) -> logging.Handler:
     made: logging.Handler
-    if path in ("", "stderr"):
+    if path in _STDERR:
         made = logging.StreamHandler(stderr)
     else:
         made = logging.handlers.WatchedFileHandler(path)
@@ -70,16 +72,34 @@ def _handler(path: str, stderr: TextIO) -> logging.Handler:
 
 
 def open_error_log(path: str, level: str) -> None:
-    """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError."""
+    """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError.
+
+    Where stderr stays stderr nothing is waited for: a reader who has stopped reading would hold up
+    every reload.
+    """
     for name, number in LEVELS.items():
         logging.addLevelName(number, name)
-    handler = _handler(path, sys.stderr)
-    for old in log.handlers[:]:
-        log.removeHandler(old)
-        old.close()
-    log.addHandler(Detached(handler, lambda: _handler(path, _stderr())))
+    paths = [old.path for old in log.handlers if isinstance(old, Detached)]
+    if paths != [path] or path not in _STDERR:
+        handler = _handler(path, sys.stderr)
+        _close_error_logs()
+        log.addHandler(Detached(path, handler, lambda: _handler(path, _stderr())))
     log.setLevel(LEVELS[level])
     log.propagate = False
+
+
+def _close_error_logs() -> list[logging.Handler]:
+    closed = log.handlers[:]
+    for old in closed:
+        log.removeHandler(old)
+        old.close()
+    return closed
+
+
+def close_error_log() -> bool:
+    """Writes what waits; False: nobody reads it, and an exit that flushes streams would hang."""
+    closed = _close_error_logs()
+    return not any(isinstance(old, Detached) and old.stuck for old in closed)
 
 
 def check_log(path: str) -> None:

@@ -122,7 +122,7 @@ def test_fast_shutdown_ends_streams_and_lets_engines_go(
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data"])
 def test_fast_shutdown_amid_an_upload_leaves_its_line(own: Play, lane: str, kind: str) -> None:
-    """Kept or passed through: the client is told or cut off, and the access log says what it was."""
+    """Kept or passed through: the client is told or cut off, and the access log says so."""
     stage = own(Conf())
     stage.engine.script = scripts.reads_all
     client = stage.client(lane)
