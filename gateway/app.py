@@ -122,6 +122,7 @@ class App:
         self.models.adopt(compiled.catalogs)
         self.pipeline.tokens.sync()
         self._settle(config)
+        self.writer.keep(compiled.sinks())
         self.writer.reopen()
         return swapped
 

@@ -197,7 +197,7 @@ class Plan:
 
     def count_in(self, server: Server, stats: Statistics) -> None:
         """Opens the row for requests that get to no upstream."""
-        self.series[""] = stats.open((*self._labels(server), ""))
+        self.series[""] = stats.open((*labels(server, self.location), ""))
 
     def attach(self, server: Server, catalog: Catalog, stats: Statistics) -> None:
         """Ties a proxying plan to its upstream, or where the model decides, to all."""
@@ -212,7 +212,7 @@ class Plan:
         if not (self.by_model and self.target):
             self.group = catalog.groups[0] if len(catalog.groups) == 1 else None
         for group in catalog.groups:
-            series = stats.open((*self._labels(server), group.name))
+            series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
             self.reply_plans[group.name] = self._reply_plan(series, stats)
 
@@ -222,10 +222,6 @@ class Plan:
             return self.catalogs[ctx.group.name]
         assert self.catalog is not None
         return self.catalog
-
-    def _labels(self, server: Server) -> tuple[str, str]:
-        name = self.server_name or (server.listens[0].address if server.listens else "")
-        return name, f"{self.location.modifier} {self.location.pattern}".strip()
 
     def _reply_plan(self, series: int, stats: Statistics) -> ReplyPlan:
         location = self.location
@@ -256,6 +252,14 @@ class Plan:
         if self.always_differs:
             hooked |= ALL_STATUSES - ADDED_STATUSES
         return frozenset(hooked)
+
+
+def labels(server: Server, location: Location) -> tuple[str, str]:
+    """What server and location are called in statistics."""
+    name = server.names[0] if server.names else ""
+    if not name and server.listens:
+        name = server.listens[0].address
+    return name, f"{location.modifier} {location.pattern}".strip()
 
 
 def _kind(location: Location) -> str:
