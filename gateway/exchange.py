@@ -16,7 +16,7 @@ from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import decode, errors, policy
+from gateway import decode, errors, policy, relay_faults
 from gateway.context import CLIENT_LEFT, Attempt, Context
 from gateway.logs import log
 from gateway.over import OVER
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from gateway.engine import Engine
     from gateway.pipeline import Pipeline
     from native.relay import Leg
-
-_TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", "read_timeout"})
 
 
 class Exchange:
@@ -159,7 +157,7 @@ class Exchange:
         ctx = self.ctx
         engine, group = ctx.engine, ctx.group
         assert engine is not None and group is not None
-        status = leg.status or (504 if leg.error in _TIMEOUTS else 502)
+        status = leg.status or relay_faults.status(leg.error)
         ctx.attempts = (*ctx.attempts, Attempt(engine, leg, status))
         if leg.error is None and leg.relayed:
             if (engine.marks.fails and leg.status < 400) or leg.status >= 500:

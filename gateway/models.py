@@ -30,6 +30,7 @@ Card = dict[str, Any]  # what an engine says of a model; its fields are the engi
 Tell = Callable[[str, list[Card]], None]
 
 FETCH_TIMEOUT_S = 5.0
+NEXT_S = 0.2  # without a word from one engine, before the next is asked too
 REFRESH_S = 30.0  # in the background
 FRESH_S = 2.0  # younger than this is not asked for again
 CARDS_MAX = 10_000  # of one engine
@@ -79,6 +80,7 @@ class Models:
         if not any(group.name in self._cards for group in groups):
             if len(groups) == 1:
                 ctx.group = groups[0]
+                ctx.body = ctx.request.body  # without it the leg would wait for the client's
                 exchange.begin()
                 await exchange.finished()
             else:
@@ -115,40 +117,73 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
-        engines = [engine for engine in engines if not engine.line.down and engine.line.rank <= 0]
-        if group.conf.kv.aware:  # adapters may lie on some of them only
-            answers = await asyncio.gather(*(self._ask(group, engine) for engine in engines))
-            union: dict[str, Card] = {}
-            for card in (card for cards in answers for card in cards or ()):
-                union.setdefault(card["id"], card)
-            if union:
-                self._learn(group, engines[0], list(union.values())[:CARDS_MAX])
+        engines = [one for one in engines if not one.line.down and one.line.rank <= 0]
+        found = await self._first(group, engines)
+        if found is None:
             return
-        for engine in engines:
-            cards = await self._ask(group, engine)
-            if cards is not None:
-                self._learn(group, engine, cards)
-                return
-
-    async def _ask(self, group: Group, engine: Engine) -> list[Card] | None:
-        """What an engine lists; None where it gives no list."""
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT_S):
-                status, body = await self._control.get(
-                    group, engine, LIST.decode(), FETCH_TIMEOUT_S
-                )
-        except (Unreachable, TimeoutError) as error:
-            log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
-            return None
-        return parse(body) if status == 200 else None
-
-    def _learn(self, group: Group, engine: Engine, cards: list[Card]) -> None:
+        engine, cards = found
+        if group.conf.kv.aware:  # adapters may lie on some of them only
+            others = [one for one in engines if one is not engine]
+            cards = await self._with_others(group, others, cards)
         new = self._cards.get(group.name) != cards
         self.hear(group.name, cards)
         if new:
             self._compare(group, engine, [card["id"] for card in cards])
         if new and self._tell is not None:
             self._tell(group.name, cards)
+
+    async def _first(
+        self, group: Group, engines: list[Engine]
+    ) -> tuple[Engine, list[Card]] | None:
+        """The first engine that lists its models, and its list. The next is asked as soon as one
+        has failed, or said nothing for NEXT_S; all of it takes FETCH_TIMEOUT_S at most.
+        """
+        asked: set[asyncio.Task[tuple[Engine, list[Card]] | None]] = set()
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                waiting = engines[::-1]
+                while waiting or asked:
+                    if waiting:
+                        asked.add(asyncio.create_task(self._ask(group, waiting.pop())))
+                    done, asked = await asyncio.wait(
+                        asked,
+                        timeout=NEXT_S if waiting else None,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    for task in done:
+                        if (found := task.result()) is not None:
+                            return found
+        except TimeoutError:
+            log.debug("upstream `%s`: models: nothing in time", group.name)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return None
+
+    async def _ask(self, group: Group, engine: Engine) -> tuple[Engine, list[Card]] | None:
+        try:
+            status, body = await self._control.get(group, engine, LIST.decode(), FETCH_TIMEOUT_S)
+        except (Unreachable, TimeoutError) as error:
+            log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
+            return None
+        cards = parse(body) if status == 200 else None
+        return None if cards is None else (engine, cards)
+
+    async def _with_others(
+        self, group: Group, engines: list[Engine], cards: list[Card]
+    ) -> list[Card]:
+        """The cards of several engines; those who say nothing for NEXT_S are left out."""
+        union = {card["id"]: card for card in cards}
+        tasks = [asyncio.create_task(self._ask(group, engine)) for engine in engines]
+        if tasks:
+            await asyncio.wait(tasks, timeout=NEXT_S)
+        for task in tasks:
+            answer = task.result() if task.done() else None
+            for card in answer[1] if answer is not None else ():
+                union.setdefault(card["id"], card)
+            task.cancel()
+        return list(union.values())[:CARDS_MAX]
 
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""

@@ -28,10 +28,12 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
-    ("refusals",),
+    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached", "addresses",
+     "fingerprints", "pending", "tally", "sources", "trust", "board"),
+    ("refusals", "sequence"),
     ("errors",),
-    ("logs", "marks", "ledger", "channel"),
+    ("logs", "marks", "ledger", "channel", "feed"),
+    ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
         "counts_kv", "responses", "upstream",
@@ -43,7 +45,7 @@ RANKS = (
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
-    ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
+    ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
     ("pulse", "server", "metrics_kv", "decisions"),
     ("fronts",),
     PHASES,
@@ -63,7 +65,8 @@ RANKS = (
 # Decisions take plain data and the time as arguments.
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
-    "relay_faults", "policy", "reload", "upstreams",
+    "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
+    "sources", "trust",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -39,6 +39,8 @@ PRINTERS: dict[str, str] = {
 CATCH_ALL: dict[str, str] = {
     "gateway/exchange.py": "callbacks of the relay: a fault ends the request, not the connection",
     "gateway/health.py": "the loop of a check",
+    "gateway/discovery.py": "the loop of an asking",
+    "gateway/events.py": "the loop of the thread that follows all engines",
     "gateway/children.py": "the outermost frame of a newborn process",
     "gateway/handover.py": "a process that did not become the new program must end",
     "gateway/monitor.py": "the outermost frame of a process",

@@ -58,7 +58,8 @@ async def load(engine: Engine, request: Request, reply: Reply) -> None:
 
 
 async def kv_event_sources(engine: Engine, request: Request, reply: Reply) -> None:
-    reply.json(200, {str(rank): p.config() for rank, p in enumerate(engine.publishers)
+    port = engine.faults.told_port()
+    reply.json(200, {str(rank): p.config(port) for rank, p in enumerate(engine.publishers)
                      if p is not None})
 
 

@@ -75,6 +75,10 @@ def parser() -> argparse.ArgumentParser:
                      help="the first N tokens of a chat reply are reasoning")
     kv = p.add_argument_group("KV events and hand-over")
     kv.add_argument("--kv-events-config", type=_json_object, default={}, metavar="JSON")
+    kv.add_argument("--kv-events-bytes-hashes", action="store_true",
+                    help="block hashes as 32 bytes, as VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")
+    kv.add_argument("--kv-events-arrays", action="store_true",
+                    help="events as arrays, as older versions send them")
     kv.add_argument("--kv-transfer-config", type=_json_object, metavar="JSON")
     kv.add_argument("--link-gb-s", type=float, metavar="GB/S",
                     help="bandwidth of this engine's link for transfers; 0 = no transfer time")
@@ -138,7 +142,9 @@ def _settings(a: argparse.Namespace) -> Settings:
         enable_prompt_tokens_details=a.enable_prompt_tokens_details,
         enable_request_id_headers=a.enable_request_id_headers,
         enable_server_load_tracking=a.enable_server_load_tracking,
-        events=EventSettings.parse(a.kv_events_config), transfer=transfer, fragile=a.fragile,
+        events=replace(EventSettings.parse(a.kv_events_config), arrays=a.kv_events_arrays,
+                       bytes_hashes=a.kv_events_bytes_hashes),
+        transfer=transfer, fragile=a.fragile,
         faults=tuple(a.fault), record=a.record,
         vocabulary=_vocabulary(a.tokenizer, a.chat_template or ""),
     )

@@ -14,6 +14,7 @@ pub mod histogram;
 pub mod index;
 pub mod json;
 pub mod ledger;
+pub mod limiter;
 pub mod limits;
 pub mod load;
 pub mod marks;
@@ -72,7 +73,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
-    use crate::py_limits::{Conns, Rates};
+    use crate::py_limits::{Conns, Limiter, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engines.vllm.chat.messages import conversation, without_developer
+from engines.vllm.chat.messages import Kind, conversation, without_developer
 from engines.vllm.chat.model import ModelPrompt
 from engines.vllm.chat.outcome import Json, NotKnown, Why, odd, refused
 from engines.vllm.chat.template import Call
@@ -30,7 +30,7 @@ class ChatInput:
     fields: Mapping[str, Any] | None = None
     template: str | None = None  # brought by the request
     exact: bool = True  # numbers are exact: not parsed by orjson
-    checked: bool = False  # messages were made here: vLLM reads them as no typed form either
+    kind: Kind = Kind.CHAT
 
 
 def render(chat: ChatInput, model: ModelPrompt) -> str:
@@ -41,7 +41,7 @@ def render(chat: ChatInput, model: ModelPrompt) -> str:
     tools = arguments.pop("tools", None)
     template = model.template(tools is not None, chat.template)
     form = model.options.content_format or template.content_format
-    messages = conversation(chat.messages, form, chat.checked)
+    messages = conversation(chat.messages, form, chat.kind, chat.exact)
     if not template.knows_developer:
         messages = without_developer(messages)
     accepted = template.accepted(arguments)
@@ -87,7 +87,7 @@ def _check_given(given: dict[str, Json], exact: bool) -> None:
     if tools is not None and not (
         type(tools) is list and all(type(tool) is dict for tool in tools)
     ):
-        raise refused("chat_template_kwargs: tools are not a list of objects")
+        raise odd("chat_template_kwargs: tools are not a list of objects")
 
 
 def _unset(value: Any) -> bool:

@@ -21,14 +21,23 @@ def read_completion(body: dict[str, Json]) -> PromptInput:
     return prompts(prompt, flag(body, "add_special_tokens", True), body)
 
 
+def read_generate(body: dict[str, Json]) -> PromptInput:
+    """POST /inference/v1/generate: token ids in, token ids out. Raises NotKnown."""
+    if body.get("features") is not None or body.get("content_parts"):
+        raise NotKnown(Why.MEDIA, "token ids with media between them")
+    return Ids((_ids(body.get("token_ids")),), cache_salt(body))
+
+
 def prompts(given: Json, add_special_tokens: bool, body: dict[str, Json]) -> PromptInput:
-    """Raises NotKnown. An empty list holds no prompt: the engine refuses it or answers nothing."""
+    """Raises NotKnown."""
     no_truncation(body)
     salt = cache_salt(body)
     if type(given) is str:
         return Texts((given,), add_special_tokens, salt)
-    if type(given) is not list or not given:
+    if type(given) is not list:
         raise refused("prompt: not a string or a list of prompts")
+    if not given:
+        raise odd("prompt: an empty list")
     kind = type(given[0])
     if kind is int:
         return Ids((_ids(given),), salt)

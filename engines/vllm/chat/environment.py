@@ -1,9 +1,9 @@
 """The Jinja2 environment Hugging Face renders chat templates in: same text for the same input.
 
 Sandboxed and immutable, `trim_blocks`, `lstrip_blocks`, loop controls, `{% generation %}`, a
-`tojson` that is `json.dumps`, `raise_exception`, `strftime_now`. Two things are faster here and
-equal in effect: a key of a plain dict is looked up before its methods, and JSON of tool
-definitions is remembered.
+`tojson` that is `json.dumps`, `raise_exception`, `strftime_now`. Some things are faster here and
+equal in effect: attributes and methods of plain strings, dicts, loops and namespaces that the
+sandbox always grants are not asked for one by one, and JSON of tool definitions is remembered.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from types import BuiltinMethodType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from engines.vllm.chat.tools import FORMS_MAX, ToolSets
 
 Clock = Callable[[], datetime]
 
 _DICT_NAMES = frozenset(dir(dict))
+# What the sandbox grants of these types; it wraps `format`, and keeps back what changes a dict.
+_OF_TEXT = frozenset(n for n in dir(str) if n[0] != "_") - {"format", "format_map"}
+_OF_DICT = frozenset({"get", "items", "keys", "values"})
+_OF_LOOP = frozenset({"first", "last", "index", "index0", "length", "previtem", "nextitem"})
 
 
 class Generation(Extension):
@@ -57,10 +63,25 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = self._strftime_now
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_NAMES:
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _DICT_NAMES:
+                try:
+                    return obj[attribute]
+                except KeyError:
+                    return self.undefined(obj=obj, name=attribute)
+            if attribute in _OF_DICT:
+                return getattr(obj, attribute)
+        elif kind is str:
+            if attribute in _OF_TEXT:
+                return getattr(obj, attribute)
+        elif kind is LoopContext:
+            if attribute in _OF_LOOP:
+                return getattr(obj, attribute)
+        elif kind is Namespace and attribute[0] != "_":
             try:
-                return obj[attribute]
-            except KeyError:
+                return getattr(obj, attribute)
+            except AttributeError:
                 return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
@@ -71,6 +92,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             except KeyError:
                 return self.undefined(obj=obj, name=argument)
         return super().getitem(obj, argument)
+
+    # Positional names as in Jinja2: a template may pass any keyword.
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(__obj) is BuiltinMethodType and type(__obj.__self__) in (str, dict):
+            kwargs.pop("_block_vars", None)
+            kwargs.pop("_loop_vars", None)
+            return __obj(*args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
     def _strftime_now(self, format: str) -> str:
         return self._now().strftime(format)

@@ -7,13 +7,22 @@ from typing import Any
 
 from engines.vllm.chat.chat import EFFORTS, ChatInput, render, thinking
 from engines.vllm.chat.completion_input import cache_salt
-from engines.vllm.chat.messages import BILLING, Message
+from engines.vllm.chat.messages import BILLING
 from engines.vllm.chat.model import ModelPrompt
-from engines.vllm.chat.outcome import Json, NotKnown, PromptInput, Texts, Why, odd, refused
+from engines.vllm.chat.outcome import (
+    Json,
+    Message,
+    NotKnown,
+    PromptInput,
+    Texts,
+    Why,
+    odd,
+    refused,
+)
 from engines.vllm.chat.tools import check_numbers
 
-_BLOCKS = frozenset({"text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
-                     "redacted_thinking", "tool_addition", "tool_removal"})
+_BLOCKS = ("text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
+           "redacted_thinking", "tool_addition", "tool_removal")
 _DISABLED_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
@@ -152,6 +161,8 @@ def _add(given: dict[str, Json], messages: list[Message], exact: bool) -> None:
                 _add_result(block, messages)
             else:
                 held = block.get("content")
+                if not exact:
+                    check_numbers(held)
                 parts.append({"type": "text", "text": f"Tool result: {held if held else ''}"})
     message: Message = {"role": role}
     if thoughts:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 # JSON as it was parsed: what a client sent, of any shape.
 Json: TypeAlias = Any
+Message: TypeAlias = dict[str, Any]
 
 
 class Why(StrEnum):

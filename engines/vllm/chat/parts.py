@@ -8,12 +8,13 @@ from engines.vllm.chat.outcome import Json, NotKnown, Why, refused
 
 TEXT_FIELD = {"text": "text", "input_text": "text", "output_text": "text",
               "refusal": "refusal", "thinking": "thinking"}
-MEDIA_TYPES = frozenset({
+MEDIA_TYPES = (
     "image_url", "input_image", "image_embeds", "image_pil", "audio_url", "input_audio",
     "audio_embeds", "video_url", "video_embeds", "prompt_embeds",
-})  # fmt: skip
+)  # fmt: skip
+_MEDIA_FIELDS = frozenset(MEDIA_TYPES)
 # Fields that belong to some kind of part; others are handed on to the template.
-_KNOWN = MEDIA_TYPES | {
+_KNOWN = _MEDIA_FIELDS | {
     "type", "text", "refusal", "thinking", "closed", "name", "uuid", "file", "data",
     "prompt_cache_breakpoint",
 }  # fmt: skip
@@ -27,7 +28,7 @@ def part_text(part: Json, as_parts: bool) -> Any:
     if type(part) is str:
         return {"type": "text", "text": part} if as_parts else part
     kind = part.get("type")
-    if kind in MEDIA_TYPES or not MEDIA_TYPES.isdisjoint(part):
+    if kind in MEDIA_TYPES or not _MEDIA_FIELDS.isdisjoint(part):
         raise NotKnown(Why.MEDIA, f"a content part holds {kind or 'media'}")
     if part.get("uuid") is not None:
         raise refused("messages: a part with a uuid holds no media")
@@ -80,7 +81,7 @@ def general_count(parts: list[Json]) -> int | None:
 
 def _recognised(part: dict[str, Json]) -> int:
     kind = part.get("type")
-    if not MEDIA_TYPES.isdisjoint(part) or kind in MEDIA_TYPES:
+    if not _MEDIA_FIELDS.isdisjoint(part) or kind in MEDIA_TYPES:
         return 9  # whatever form is taken, media end the reading
     if _is_text(part):
         mark = part.get("prompt_cache_breakpoint")

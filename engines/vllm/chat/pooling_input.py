@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from engines.vllm.chat.chat import ChatInput, flag, own_template, render
 from engines.vllm.chat.completion_input import cache_salt, no_truncation, prompts
+from engines.vllm.chat.messages import Kind
 from engines.vllm.chat.model import ModelPrompt
 from engines.vllm.chat.outcome import Json, NotKnown, PromptInput, Texts, Why, odd, refused
+
+
+def read_embeddings(body: dict[str, Json], model: ModelPrompt, exact: bool) -> PromptInput:
+    """As `read_pooling`; a conversation may also stand in `input`, and there may be several."""
+    given = body.get("input")
+    if "messages" not in body and (_is_chat(given) or _are_chats(given)):
+        body = {**body, "messages": given}
+        del body["input"]
+    if _are_chats(body.get("messages")):
+        return _chats(body["messages"], body, model, exact)
+    return read_pooling(body, model, exact)
 
 
 def read_pooling(body: dict[str, Json], model: ModelPrompt, exact: bool) -> PromptInput:
@@ -14,36 +26,44 @@ def read_pooling(body: dict[str, Json], model: ModelPrompt, exact: bool) -> Prom
         raise refused("normalize was removed")
     if "data" in body:
         raise NotKnown(Why.ELSEWHERE, "`data` is read by a plug-in of the engine")
-    given = body.get("input")
-    if given is not None and not _is_chat(given):
-        read = prompts(given, flag(body, "add_special_tokens", True), body)
-        if model.lower_case and isinstance(read, Texts):
-            lowered = tuple(text.lower() for text in read.texts)
-            return Texts(lowered, read.add_special_tokens, read.cache_salt)
+    if "messages" in body:
+        if "input" in body:
+            raise odd("both input and messages")
+        return _chats([body["messages"]], body, model, exact)
+    read = prompts(body.get("input"), flag(body, "add_special_tokens", True), body)
+    if not isinstance(read, Texts):
         return read
-    messages = body.get("messages", given)
+    return Texts(_lowered(read.texts, model), read.add_special_tokens, read.cache_salt)
+
+
+def _chats(
+    chats: list[Json], body: dict[str, Json], model: ModelPrompt, exact: bool
+) -> PromptInput:
     no_truncation(body)
-    if type(messages) is not list or not messages:
-        raise refused("messages: not a list of at least one")
-    chats = messages if type(messages[0]) is list else [messages]
     texts = tuple(_render(chat, body, model, exact) for chat in chats)
-    if model.lower_case:
-        texts = tuple(text.lower() for text in texts)
-    return Texts(texts, flag(body, "add_special_tokens", False), cache_salt(body))
+    special = flag(body, "add_special_tokens", False)
+    return Texts(_lowered(texts, model), special, cache_salt(body))
+
+
+def _lowered(texts: tuple[str, ...], model: ModelPrompt) -> tuple[str, ...]:
+    return tuple(text.lower() for text in texts) if model.lower_case else texts
 
 
 def _is_chat(given: Json) -> bool:
-    if type(given) is not list or not given:
-        return False
-    first = given[0]
-    return type(first) is dict or (type(first) is list and bool(first) and type(first[0]) is dict)
+    return type(given) is list and bool(given) and all(
+        type(message) is dict and type(message.get("role")) is str for message in given
+    )
+
+
+def _are_chats(given: Json) -> bool:
+    return type(given) is list and bool(given) and all(map(_is_chat, given))
 
 
 def _render(messages: Json, body: dict[str, Json], model: ModelPrompt, exact: bool) -> str:
     fields = {"add_generation_prompt": flag(body, "add_generation_prompt", False),
               "continue_final_message": flag(body, "continue_final_message", False)}
     chat = ChatInput(messages, None, body.get("chat_template_kwargs"), fields,
-                     own_template(body, model), exact)
+                     own_template(body, model), exact, Kind.OTHER)
     return render(chat, model)
 
 
@@ -60,10 +80,8 @@ def read_scoring(body: dict[str, Json], model: ModelPrompt) -> PromptInput:
     for first, second in (("query", "documents"), ("queries", "documents"), ("queries", "items"),
                           ("data_1", "data_2"), ("text_1", "text_2")):
         if first in body and second in body:
-            texts = _texts(body[first]) + _texts(body[second])
-            if model.lower_case:
-                texts = [text.lower() for text in texts]
-            return Texts(tuple(texts), True, cache_salt(body))
+            texts = (*_texts(body[first]), *_texts(body[second]))
+            return Texts(_lowered(texts, model), True, cache_salt(body))
     raise refused("nothing to compare")
 
 
@@ -80,6 +98,8 @@ def _texts(given: Json) -> list[str]:
 
 def read_tokenize(body: dict[str, Json], model: ModelPrompt, exact: bool) -> PromptInput:
     """/tokenize: a text, or a chat whose effort and documents are not looked at."""
+    if "prompt" in body and "messages" in body:
+        raise odd("both a prompt and messages")
     if type(body.get("prompt")) is str:
         return Texts((body["prompt"],), flag(body, "add_special_tokens", True))
     fields = {"add_generation_prompt": flag(body, "add_generation_prompt", True),
@@ -88,5 +108,5 @@ def read_tokenize(body: dict[str, Json], model: ModelPrompt, exact: bool) -> Pro
     if tools is not None and type(tools) is not list:
         raise refused("tools: not a list")
     chat = ChatInput(body.get("messages"), tools, body.get("chat_template_kwargs"), fields,
-                     own_template(body, model), exact)
+                     own_template(body, model), exact, Kind.OTHER)
     return Texts((render(chat, model),), flag(body, "add_special_tokens", False))

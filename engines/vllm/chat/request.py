@@ -8,11 +8,21 @@ from collections.abc import Callable
 import orjson
 
 from engines.vllm.chat import chat
-from engines.vllm.chat.completion_input import cache_salt, no_truncation, read_completion
+from engines.vllm.chat.completion_input import (
+    cache_salt,
+    no_truncation,
+    read_completion,
+    read_generate,
+)
 from engines.vllm.chat.messages_input import read_messages
 from engines.vllm.chat.model import ModelPrompt
 from engines.vllm.chat.outcome import Json, NotKnown, PromptInput, Texts, Unknown, Why, refused
-from engines.vllm.chat.pooling_input import read_pooling, read_scoring, read_tokenize
+from engines.vllm.chat.pooling_input import (
+    read_embeddings,
+    read_pooling,
+    read_scoring,
+    read_tokenize,
+)
 from engines.vllm.chat.responses_input import read_responses
 from engines.vllm.chat.tools import InexactNumber
 
@@ -90,6 +100,10 @@ def _completion(body: Body, model: ModelPrompt, exact: bool) -> PromptInput:
     return read_completion(body)
 
 
+def _generate(body: Body, model: ModelPrompt, exact: bool) -> PromptInput:
+    return read_generate(body)
+
+
 def _scoring(body: Body, model: ModelPrompt, exact: bool) -> PromptInput:
     return read_scoring(body, model)
 
@@ -99,10 +113,13 @@ READERS: dict[str, Reader] = {
     "/v1/chat/completions/render": _chat,
     "/v1/completions": _completion,
     "/v1/completions/render": _completion,
+    "/inference/v1/generate": _generate,
     "/v1/responses": read_responses,
+    "/v1/responses/render": read_responses,
     "/v1/messages": read_messages,
+    "/v1/messages/render": read_messages,
     "/v1/messages/count_tokens": read_messages,
-    "/v1/embeddings": read_pooling,
+    "/v1/embeddings": read_embeddings,
     "/pooling": read_pooling,
     "/classify": read_pooling,
     "/score": _scoring,

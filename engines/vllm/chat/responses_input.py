@@ -12,9 +12,18 @@ from typing import Any
 
 from engines.vllm.chat.chat import EFFORTS, ChatInput, render, thinking
 from engines.vllm.chat.completion_input import cache_salt
-from engines.vllm.chat.messages import Message
+from engines.vllm.chat.messages import Kind
 from engines.vllm.chat.model import ModelPrompt
-from engines.vllm.chat.outcome import Json, NotKnown, PromptInput, Texts, Why, refused
+from engines.vllm.chat.outcome import (
+    Json,
+    Message,
+    NotKnown,
+    PromptInput,
+    Texts,
+    Why,
+    odd,
+    refused,
+)
 
 _OPEN = ("in_progress", "incomplete")
 _STATES = (*_OPEN, "completed")
@@ -51,7 +60,7 @@ def read_responses(body: dict[str, Json], model: ModelPrompt, exact: bool) -> Pr
     arguments = body.get("chat_template_kwargs")
     fields = {"add_generation_prompt": not resume, "continue_final_message": resume,
               **thinking(_effort(body), arguments)}
-    chat = ChatInput(messages, _tools(body, model), arguments, fields, None, exact, checked=True)
+    chat = ChatInput(messages, _tools(body, model), arguments, fields, None, exact, Kind.MADE)
     return Texts((render(chat, model),), True, cache_salt(body))
 
 
@@ -75,10 +84,10 @@ def _is_open(item: dict[str, Json]) -> bool:
 def _add(item: Json, messages: list[Message]) -> None:
     """Adds an item to the messages, or to the last one. Raises NotKnown."""
     if type(item) is not dict:
-        raise refused("input: an item is not an object")
+        raise odd("input: an item is not an object")
     kind = item.get("type", "message" if "role" in item else None)
     if item.get("status") not in (None, *_STATES):
-        raise refused("input: no such status")
+        raise odd("input: no such status")
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     if kind in ("function_call", "custom_tool_call"):
         call = _call(item, kind)
@@ -89,16 +98,18 @@ def _add(item: Json, messages: list[Message]) -> None:
     elif kind == "reasoning":
         _put(last, messages, "reasoning", _thought(item))
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        messages.append({"role": "tool", "content": _result(item),
-                         "tool_call_id": _string(item, "call_id")})
+        name = None if item.get("call_id") is None else _string(item, "call_id")
+        messages.append({"role": "tool", "content": _result(item), "tool_call_id": name})
     elif kind == "message":
         role, content = item.get("role"), item.get("content")
         if role == "assistant":
+            if type(content) is str and "id" in item and "status" in item:
+                raise odd("input: an assistant's finished message with a string as content")
             _put(last, messages, "content", _said(content))
         elif role in ("user", "system", "developer"):
             messages.append({"role": role, "content": _content(content)})
         else:
-            raise refused("input: a message of no such role")
+            raise odd("input: a message of no such role")
     else:
         raise NotKnown(Why.OTHER, f"input: items of type {kind!r} are not understood")
 
@@ -130,11 +141,11 @@ def _thought(item: dict[str, Json]) -> str:
         parts = item.get(name)
         if type(parts) is not list:
             if name == "summary" or parts is not None:
-                raise refused(f"input: reasoning needs a list as {name}")
+                raise odd(f"input: reasoning needs a list as {name}")
             continue
         if not all(type(p) is dict and p.get("type") == kind and type(p.get("text")) is str
                    for p in parts):
-            raise refused(f"input: {name} of reasoning is not text")
+            raise odd(f"input: {name} of reasoning is not text")
     parts = item.get("content") or item["summary"]
     text: str = parts[0]["text"] if parts else ""
     return text
@@ -145,7 +156,7 @@ def _said(content: Json) -> str:
     if type(content) is str:
         return content
     if type(content) is not list or not content:
-        raise refused("input: an assistant that says nothing")
+        raise odd("input: an assistant that says nothing")
     kinds = {part.get("type") if type(part) is dict else None for part in content}
     if not (kinds == {"output_text"} or kinds == {"input_text"}) or not all(
         type(part.get("text")) is str for part in content
@@ -159,13 +170,13 @@ def _content(content: Json) -> Json:
     if type(content) is str:
         return content
     if type(content) is not list:
-        raise refused("input: content is neither a string nor a list")
+        raise odd("input: content is neither a string nor a list")
     for part in content:
         kind = part.get("type") if type(part) is dict else None
         if kind in ("input_image", "input_file", "input_audio"):
             raise NotKnown(Why.MEDIA, f"input: a part of type {kind!r}")
         if kind != "input_text" or type(part.get("text")) is not str:
-            raise refused("input: a part is not input_text")
+            raise odd("input: a part is not input_text")
     return content
 
 
@@ -176,7 +187,7 @@ def _result(item: dict[str, Json]) -> Json:
 def _string(item: dict[str, Json], name: str) -> str:
     value = item.get(name)
     if type(value) is not str:
-        raise refused(f"input: {name} is not a string")
+        raise odd(f"input: {name} is not a string")
     return value
 
 

@@ -19,8 +19,7 @@ from jinja2 import TemplateError, nodes
 from engines.vllm.chat.content_format import ContentFormat, content_format
 from engines.vllm.chat.conversations import CONVERSATIONS
 from engines.vllm.chat.environment import ChatEnvironment, Clock, variables
-from engines.vllm.chat.messages import Message
-from engines.vllm.chat.outcome import NotKnown, Why, refused
+from engines.vllm.chat.outcome import Message, NotKnown, Why, refused
 from engines.vllm.chat.tools import Tool, ToolSets
 
 # Parameters of transformers' `apply_chat_template`: they pass vLLM's filter of template arguments.
