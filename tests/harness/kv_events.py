@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -12,8 +12,8 @@ import msgspec
 from harness import waiting
 
 from engines.sim.process import SimEngine
-from gateway.events import Key, Subscriber, Wanted
-from gateway.feed import View
+from gateway.events import Key, Subscriber
+from gateway.feed import View, Wanted
 from gateway.sources import Source
 from gateway.tally import Tally
 
@@ -61,7 +61,7 @@ def source(one: SimEngine, rank: int = 0) -> Source:
 @dataclass
 class Applied:
     cleared: int = 0
-    malformed: int = 0
+    malformed: dict[str, int] = field(default_factory=dict)
 
 
 class Book:
@@ -77,7 +77,7 @@ class Book:
         try:
             _, events, _ = msgspec.msgpack.decode(payload)
         except msgspec.DecodeError:
-            return Applied(malformed=1)
+            return Applied(malformed={"framing": 1})
         self.batches[slot] += 1
         done = Applied()
         copies = self.copies.setdefault(slot, Counter())
