@@ -11,7 +11,7 @@ import mmap
 
 
 class Board:
-    """`rows` workers, `columns` engines (their handles in the ledger)."""
+    """`rows` workers, `columns` engines (their places in the ledger)."""
 
     def __init__(self, rows: int, columns: int, row: int | None = None) -> None:
         self._columns = columns

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.events import Key, Subscriber
 from gateway.feed import Wanted
+from gateway.ledger import place
 from gateway.logs import NOTICE, log
 from gateway.sources import Found, written
 from gateway.trust import BLIND, CONTRADICTS, EXACT, HEALING, NOT_ASKED, STATES, Standing, Trust
@@ -86,7 +87,7 @@ class Caches:
             self._subscriber.release(engine.index_slot)  # behind `follow`: nothing writes to it
             engine.index_slot = -1
             if key not in there:
-                self._board.say(engine.slot, 0)
+                self._board.say(place(engine.slot), 0)
                 for known in (self._said, self._logged):
                     known.pop(key, None)
 
@@ -163,7 +164,7 @@ class Caches:
 
     def worst(self, engine: Engine) -> str:
         """What the most doubtful worker thinks of it, "" where none does."""
-        word = self._board.highest(engine.slot)
+        word = self._board.highest(place(engine.slot))
         return STATES[word - 1] if 0 < word <= len(STATES) else ""
 
     def _rejoin(self, engine: Engine) -> None:
@@ -214,10 +215,10 @@ class Caches:
         """On the board, and where no other worker says so already, in the log."""
         key, state = (engine.upstream, engine.address), standing.state
         lasts = self._said.get(key) == state
-        others = self._board.counts(engine.slot)
+        others = self._board.counts(place(engine.slot))
         if not lasts:
             self._said[key] = state
-            self._board.say(engine.slot, WORDS[state])
+            self._board.say(place(engine.slot), WORDS[state])
         brief = state == HEALING or standing.reason == NOT_ASKED  # mostly over soon
         if self._logged.get(key) == state or (brief and not lasts):
             return
