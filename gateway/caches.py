@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.events import Key, Subscriber
 from gateway.feed import Wanted
+from gateway.ledger import place
 from gateway.logs import NOTICE, log
 from gateway.sources import Found, written
 from gateway.trust import BLIND, CONTRADICTS, EXACT, HEALING, NOT_ASKED, STATES, Standing, Trust
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5  # how often standings are looked at
 AGAIN_S = 5.0  # a server whose publisher is gone is asked again that often
+BRIEF_S = 1.0  # what is over by then is not logged
 OFF = "kv_events off"
 WORDS = {state: at for at, state in enumerate(STATES, 1)}  # on the board, the worst the highest
 
@@ -48,7 +50,7 @@ class Caches:
         self._subscriber = None if table.index is None else Subscriber(table.index)
         self._found: dict[Key, Found] = {}  # by upstream and server
         self._engines: dict[Key, Engine] = {}  # those with a slot
-        self._said: dict[Key, str] = {}  # state as on the board
+        self._said: dict[Key, tuple[str, float]] = {}  # state as on the board, since when
         self._logged: dict[Key, str] = {}
         self._asked: dict[Key, float] = {}
         self._wanted: dict[Key, Wanted] = {}
@@ -86,7 +88,7 @@ class Caches:
             self._subscriber.release(engine.index_slot)  # behind `follow`: nothing writes to it
             engine.index_slot = -1
             if key not in there:
-                self._board.say(engine.slot, 0)
+                self._board.forget(place(engine.slot))
                 for known in (self._said, self._logged):
                     known.pop(key, None)
 
@@ -163,7 +165,7 @@ class Caches:
 
     def worst(self, engine: Engine) -> str:
         """What the most doubtful worker thinks of it, "" where none does."""
-        word = self._board.highest(engine.slot)
+        word = self._board.highest(place(engine.slot))
         return STATES[word - 1] if 0 < word <= len(STATES) else ""
 
     def _rejoin(self, engine: Engine) -> None:
@@ -196,7 +198,7 @@ class Caches:
                     self._ask_again(engine, now)
             elif trust.drift.until and now >= trust.drift.until:
                 trust.drift.until, refollow = 0.0, True
-            self._say(engine, trust.standing(now))
+            self._say(engine, trust.standing(now), now)
         if refollow:
             self._follow()
         if self._subscriber is not None and self.index is not None:
@@ -210,19 +212,17 @@ class Caches:
             self._asked[key] = now
             self.again(*key)
 
-    def _say(self, engine: Engine, standing: Standing) -> None:
-        """On the board, and where no other worker says so already, in the log."""
+    def _say(self, engine: Engine, standing: Standing, now: float) -> None:
+        """On the board, and where no other worker has said so, in the log."""
         key, state = (engine.upstream, engine.address), standing.state
-        lasts = self._said.get(key) == state
-        others = self._board.counts(engine.slot)
-        if not lasts:
-            self._said[key] = state
-            self._board.say(engine.slot, WORDS[state])
+        if self._said.get(key, ("", 0.0))[0] != state:
+            self._said[key] = state, now
+            self._board.say(place(engine.slot), WORDS[state])
         brief = state == HEALING or standing.reason == NOT_ASKED  # mostly over soon
-        if self._logged.get(key) == state or (brief and not lasts):
+        if self._logged.get(key) == state or (brief and now - self._said[key][1] < BRIEF_S):
             return
         self._logged[key] = state
-        if not lasts and WORDS[state] in others:
+        if not self._board.speak(place(engine.slot), WORDS[state]):
             return
         broken = state == BLIND or standing.reason == CONTRADICTS
         log.log(

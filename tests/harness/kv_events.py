@@ -16,6 +16,7 @@ from gateway.events import Key, Subscriber
 from gateway.feed import View, Wanted
 from gateway.sources import Source
 from gateway.tally import Tally
+from native._core import Prompt
 
 EVENTS = {
     "enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0",
@@ -45,6 +46,12 @@ def fill(one: SimEngine, count: int, word: str = "water", rank: int = 0) -> None
     """So many batches, each of a prompt of its own."""
     for n in range(count):
         ask(one, f"{word} {n} " * 20, rank)
+
+
+def prompt(one: SimEngine, text: str) -> Prompt:
+    """A text as the engine sees it."""
+    told = one.call("POST", "/tokenize", {"model": "m", "prompt": text})[1]
+    return Prompt.of_list(told["tokens"])
 
 
 def cached(one: SimEngine, rank: int = 0) -> dict[str, int]:
