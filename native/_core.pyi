@@ -130,7 +130,7 @@ class IndexStats:
 
 @final
 class Index:
-    """Which engine holds which blocks. One thread may apply events while another looks prompts up."""
+    """Which engine holds which blocks. Threads may apply events while others look prompts up."""
 
     def __new__(cls, max_bytes: int) -> Index: ...
     def add_engine(self) -> int: ...

@@ -15,6 +15,7 @@ pub mod lanes;
 pub mod orphans;
 pub mod recent;
 pub mod slot;
+pub mod spread;
 pub mod table;
 pub mod tiers;
 pub mod used;

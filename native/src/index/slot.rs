@@ -139,9 +139,11 @@ impl Slot {
         };
         for (at, hash) in event.hashes.iter().enumerate() {
             let key = key_of(*hash);
+            let next = blocks::extend(last, local(at, own));
             last = match self.groups[copy.group].sequence(key) {
-                Some(sequence) => sequence,
-                None => blocks::extend(last, local(at, own)),
+                Some(sequence) if sequence != next && event.extra_keys.is_none() => sequence,
+                Some(sequence) if sequence != next => self.rename(copy.group, key, next, out),
+                _ => next,
             };
             self.hold(Copy { key, ..copy }, last, out);
             own = keys.read();
@@ -169,7 +171,7 @@ impl Slot {
             return out.counts.ignore(Ignored::Full, 1);
         }
         out.counts.stored += 1;
-        if group.hold(copy.key, sequence, copy.tier) {
+        if let Some(sequence) = group.hold(copy.key, sequence, copy.tier) {
             let (lane, tiers) = (group.lane, copy.tier);
             out.room = out.room.saturating_sub(1);
             out.changes.push(Change { sequence, lane, tiers, held: true });
@@ -177,6 +179,17 @@ impl Slot {
                 self.fresh.push((copy.key, sequence));
             }
         }
+    }
+
+    /// A block was taken for one without a salt, or an image, by an event that did not say.
+    fn rename(&mut self, group: usize, key: u64, next: u64, out: &mut Out<'_>) -> u64 {
+        let group = &mut self.groups[group];
+        if let Some((sequence, tiers)) = group.rename(key, next) {
+            let lane = group.lane;
+            out.changes.push(Change { sequence, lane, tiers, held: false });
+            out.changes.push(Change { sequence: next, lane, tiers, held: true });
+        }
+        next
     }
 
     /// Takes in what waited for blocks that are known since this event.
