@@ -185,7 +185,7 @@ class Engine:
         made = {}
         for name, (tokens, keys) in zip(run.hashes, run.parts, strict=True):
             last = (last, tokens, keys)
-            if sure and name in named:
+            if sure and name in named and name not in made:
                 named[name] = last
             elif sure is not None:
                 last = named.get(name, last)

@@ -167,10 +167,14 @@ impl Decoder {
                 }
             }
         }
+        let mut rank = None;
         if items > 2 && !reader.nil() {
-            header.rank = reader.signed();
+            rank = reader.signed();
+            if rank.is_none() {
+                fault(if reader.skip().is_some() { Fault::Field } else { Fault::Framing });
+            }
         }
-        Header { ts, ..header }
+        Header { ts, rank, ..header }
     }
 
     fn event<'s, 'a: 's>(&'s mut self, reader: &mut Reader<'a>) -> Result<Event<'s>, Fault> {

@@ -1,8 +1,8 @@
 """A fleet of engines for benchmarks: which prompts they have cached, and the frames that say so.
 
-Blocks of 16 tokens. Prompts come in families that share a system prompt, a prompt lies on one engine
-or on a few, as under a router that follows prefixes. Engine hashes are random 64-bit numbers: what an
-engine hashes with is of no interest to an index that takes them as names.
+Blocks of 16 tokens. Prompts come in families that share a system prompt, a prompt lies on one
+engine or on a few, as under a router that follows prefixes. Engine hashes are random numbers:
+what an engine hashes with is of no interest to an index that takes them as names.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 `routing.py --json -` prints one JSON line; a table goes to stderr. All times are of one thread.
 
 * `hash_ns_per_block`: block hashes of fresh 8 192-token prompts, 16 tokens a block.
-* `ingest_blocks_per_s`: batches in vLLM's form, token ids included, prefills of 2 048-token chunks; a
-  call returns when the index answers for the blocks, so nothing is left to drain.
+* `ingest_blocks_per_s`: batches in vLLM's form, token ids included, prefills of 2 048-token chunks;
+  a call returns when the index answers for the blocks, so nothing is left to drain.
   `ingest_steady_blocks_per_s`: each stored block besides one removed by an event of its own.
 * `bytes_per_block`: what the index allocated, or growth of resident memory where that is more, over
   (block, engine) pairs; `bytes_per_block_alone`: the same if no two engines share a block.
@@ -28,7 +28,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -68,18 +68,20 @@ def ingest(rounds: int, blocks: int) -> dict[str, float]:
     for turn in range(rounds):
         writer = fleet.Writer(turn)
         talks = [writer.start(PROMPT_BLOCKS) for _ in range(blocks // PROMPT_BLOCKS)]
-        stores = [frame for talk in talks for frame in fleet.frames(talk)]
         more = [writer.start(PROMPT_BLOCKS) for _ in talks]
-        pairs = list(zip(map(fleet.frames, more), map(fleet.eviction, talks), strict=True))
+        stores = [frame for talk in talks for frame in fleet.frames(talk)]
+        # In a full engine evictions come with what they make room for.
+        both = [
+            frame
+            for new, old in zip(more, talks, strict=True)
+            for pair in zip(fleet.eviction(old), fleet.frames(new), strict=True)
+            for frame in pair
+        ]
         index = Index(BIG)
         slot = index.add_engine()
-        fresh.append(rate(len(talks) * PROMPT_BLOCKS, lambda: apply(index, slot, stores)))
+        fresh.append(len(talks) * PROMPT_BLOCKS / timed(index, slot, stores))
         assert index.match(Prompt(talks[-1].packed(1)), [slot], 0.0)[0].device == 8192
-        # Within a batch of a full engine, evictions come with what they make room for.
-        both = [
-            frame for new, old in pairs for pair in zip(old, new, strict=True) for frame in pair
-        ]
-        steady.append(rate(len(talks) * PROMPT_BLOCKS, lambda: apply(index, slot, both)))
+        steady.append(len(talks) * PROMPT_BLOCKS / timed(index, slot, both))
         assert index.stats().pairs == len(talks) * PROMPT_BLOCKS
     return {
         "ingest_blocks_per_s": statistics.median(fresh),
@@ -87,23 +89,23 @@ def ingest(rounds: int, blocks: int) -> dict[str, float]:
     }
 
 
-def apply(index: Index, slot: int, frames: list[bytes]) -> None:
+def timed(index: Index, slot: int, frames: list[bytes]) -> float:
+    """Seconds that taking in the frames takes."""
+    start = time.perf_counter()
     for frame in frames:
         index.apply(slot, frame)
+    return time.perf_counter() - start
 
 
-def rate(blocks: int, work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return blocks / (time.perf_counter() - start)
+Talks = list[fleet.Conversation]
 
 
-def plan(slots: list[int], shared: bool) -> tuple[list[tuple[int, bytes]], list[fleet.Conversation]]:
+def plan(slots: list[int], shared: bool) -> tuple[list[tuple[int, bytes]], Talks]:
     """1 M pairs as (slot, frame), and the conversations they are of, half a prompt long."""
     rng = random.Random(7)
     writer = fleet.Writer(8)
     steps: list[tuple[int, bytes]] = []
-    talks: list[fleet.Conversation] = []
+    talks: Talks = []
     systems = [writer.start(SYSTEM_BLOCKS if shared else 0) for _ in range(16)]
     own = PROMPT_BLOCKS // 2 - len(systems[0].names)
     for frame in (frame for system in systems for frame in fleet.frames(system)):
@@ -119,8 +121,8 @@ def plan(slots: list[int], shared: bool) -> tuple[list[tuple[int, bytes]], list[
     return steps, talks
 
 
-def memory(shared: bool) -> tuple[float, Index, list[int], list[fleet.Conversation]]:
-    """Bytes a pair: by what the index says it allocated, or by resident memory if that grew more."""
+def memory(shared: bool) -> tuple[float, Index, list[int], Talks]:
+    """Bytes a pair: as the index says, or by growth of resident memory if that is more."""
     index = Index(BIG)
     slots = [index.add_engine() for _ in range(ENGINES)]
     steps, talks = plan(slots, shared)
@@ -134,7 +136,7 @@ def memory(shared: bool) -> tuple[float, Index, list[int], list[fleet.Conversati
     return max(grown, stats.bytes) / stats.pairs, index, slots, talks
 
 
-def questions(talks: list[fleet.Conversation]) -> Iterator[bytes]:
+def questions(talks: Talks) -> Iterator[bytes]:
     """Prompts of which the first half is a conversation that is cached somewhere."""
     order = random.Random(9).sample(talks, len(talks))
     more = (PROMPT_BLOCKS - len(talks[0].names)) * fleet.BLOCK
@@ -162,7 +164,7 @@ def selects(index: Index, slots: list[int], asked: list[bytes], rounds: int) -> 
 
     def feed() -> None:
         while not stop.is_set():
-            apply(index, slots[0], frames)
+            timed(index, slots[0], frames)
 
     feeder = threading.Thread(target=feed)
     feeder.start()

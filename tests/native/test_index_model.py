@@ -108,7 +108,7 @@ def agree(index: Index, model: reference_index.Index, asked: list[Any], now: flo
             assert match.total == sum(want.values()) <= max(len(ids) - 1, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_index_is_its_model(data: st.DataObject) -> None:
     index, model = Index(1 << 24), reference_index.Index(ENGINES)

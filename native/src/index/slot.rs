@@ -141,8 +141,14 @@ impl Slot {
             let key = key_of(*hash);
             let next = blocks::extend(last, local(at, own));
             last = match self.groups[copy.group].sequence(key) {
-                Some(sequence) if sequence != next && event.extra_keys.is_none() => sequence,
-                Some(sequence) if sequence != next => self.rename(copy.group, key, next, out),
+                Some(sequence) if sequence != next => {
+                    let sure = event.extra_keys.is_some() && !event.hashes[..at].contains(hash);
+                    if sure {
+                        self.rename(copy.group, key, next, out)
+                    } else {
+                        sequence
+                    }
+                }
                 _ => next,
             };
             self.hold(Copy { key, ..copy }, last, out);
@@ -265,10 +271,10 @@ impl Slot {
     pub fn evict(&mut self, blocks: usize, used: impl Fn(u64) -> bool, out: &mut Out<'_>) -> bool {
         let (mut dropped, mut round) = (0, false);
         for group in &mut self.groups {
-            for _ in 0..4 * blocks {
+            for _ in 0..(4 * blocks).min(2 * group.known.len()) {
                 let Some((key, entry)) = group.known.next(group.hand) else {
                     (group.hand, round) = (0, true);
-                    break;
+                    continue;
                 };
                 group.hand = key.saturating_add(1);
                 if dropped < blocks && !used(entry & blocks::SEQUENCE) {
