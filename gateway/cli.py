@@ -29,6 +29,7 @@ _COMMANDS = {
     ("sim",): ("engines.sim.cli", "run a simulated vLLM server"),
     ("engine", "vllm"): ("engines.vllm.cli", "print or run a vLLM command line"),
     ("upstream",): ("gateway.cli_upstream", "add, remove, drain, ready or down an engine"),
+    ("simulate",): ("gateway.cli_simulate", "replay recorded traffic, policy by policy"),
     ("demo",): ("gateway.demo", "two engines, the gateway and a few questions"),
 }
 

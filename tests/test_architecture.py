@@ -28,7 +28,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
+    ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached"),
     ("refusals",),
     ("errors",),
     ("logs", "marks", "ledger", "channel"),
@@ -49,7 +49,7 @@ RANKS = (
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "cli_upstream"),
+    ("cli_signal", "cli_upstream", "cli_simulate"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
