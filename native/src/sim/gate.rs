@@ -10,6 +10,7 @@ use crate::cost::{self, Ask, Engine};
 use crate::fit::Fit;
 use crate::index::{Index, Overlap};
 use crate::ledger::Ledger;
+use crate::load::Load;
 use crate::score::{Question, Seat, Stay, Team};
 
 /// How the gateways see the engines.
@@ -74,6 +75,12 @@ impl Gate {
         }
         let (payload, overlaps) = Default::default();
         Ok(Self { teams, view, index, slots, payload, overlaps, stays: vec![None; rows] })
+    }
+
+    /// Every engine's load, as each gateway sees it.
+    pub fn loads(&self, now_s: f64) -> Vec<Load> {
+        let seats = self.teams.iter().flat_map(|team| team.seats.iter().map(move |s| (team, s)));
+        seats.map(|(team, seat)| team.ledger.load(seat.handle, now_s)).collect()
     }
 
     /// What each engine has of the arrival's prompt, in tokens.

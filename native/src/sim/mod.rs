@@ -8,3 +8,6 @@ pub mod gate;
 pub mod report;
 pub mod run;
 pub mod trace;
+
+#[cfg(test)]
+mod sim_test;
