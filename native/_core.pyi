@@ -26,12 +26,16 @@ __all__ = [
     "Scan",
     "Scorer",
     "SeriesSnapshot",
+    "Simulated",
     "Stats",
     "Ticket",
     "Tokenizer",
+    "Trace",
     "__version__",
+    "policies",
     "rewrite",
     "scan",
+    "simulate",
     "splice",
 ]
 
@@ -399,6 +403,70 @@ class Ticket:
     def first(self, now: float) -> bool: ...
     def end(self, now: float, output_tokens: int | None = None) -> bool: ...
 
+@final
+class Trace:
+    """Requests in the order of their arrival, as the simulator takes them."""
+
+    def __new__(
+        cls, block: int, at_s: bytes, input: bytes, output: bytes, counts: bytes, blocks: bytes
+    ) -> Trace: ...
+    def __len__(self) -> int: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    def reusable_tokens(self) -> int: ...
+
+@final
+class Simulated:
+    """What one run came to; times in seconds."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def preempted(self) -> int: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def hit_tokens(self) -> int: ...
+    @property
+    def end_s(self) -> float: ...
+    @property
+    def busy_s(self) -> list[float]: ...
+    @property
+    def spread(self) -> list[int]: ...
+    def good(self, ttft_s: float, tpot_s: float) -> int: ...
+    def mean(self, name: str) -> float: ...
+    def quantiles(self, name: str, shares: list[float]) -> list[float]: ...
+    def outcomes(self) -> bytes: ...
+
+def policies() -> list[str]: ...
+def simulate(
+    trace: Trace,
+    policy: str,
+    fit: Fit,
+    *,
+    engines: int = 8,
+    capacity_tokens: int = 0,
+    max_seqs: int = 1024,
+    speed: float = 1.0,
+    spread_s: float = 0.0,
+    seed: int = 0,
+    shared: bool = False,
+    gateways: int = 1,
+    shared_load: bool = True,
+    delay_s: float = 0.0,
+    loss: float = 0.0,
+    ttft_slo_ms: float = 0.0,
+    tpot_slo_ms: float = 0.0,
+    overlap_weight: float = 1.0,
+    events: bool = True,
+    believed: Fit | None = None,
+) -> Simulated: ...
 @final
 class Rates:
     """Rates of requests by key in shared memory."""

@@ -52,6 +52,8 @@ mod py_scan;
 #[cfg(feature = "python")]
 mod py_shared;
 #[cfg(feature = "python")]
+mod py_sim;
+#[cfg(feature = "python")]
 mod py_stats;
 #[cfg(feature = "python")]
 mod py_ticket;
@@ -80,6 +82,8 @@ mod _core {
     use crate::py_prompt::Prompt;
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
+    #[pymodule_export]
+    use crate::py_sim::{policies, simulate, Simulated, Trace};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
     #[pymodule_export]
