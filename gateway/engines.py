@@ -214,6 +214,8 @@ class EngineTable:
                 for line in conf.engines
             )
             for engine in engines:
+                if self.index is not None and conf.kv.aware and engine.index_slot < 0:
+                    engine.index_slot = self.index.add_engine()
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
             former = self.groups.get(conf.name)
             groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)

@@ -14,29 +14,20 @@ import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from time import monotonic
 
 import zmq
 
-from gateway.feed import Context, Feed, Index, Socket, View
+from gateway.feed import Context, Feed, Index, Socket, View, Wanted
 from gateway.logs import log
-from gateway.sources import Source
+from gateway.tally import Tally
 
 Key = tuple[str, str]  # upstream, address of the engine
 
 REPLAYS_MAX = 16  # at a time: what they send lies in memory
 FILES_PER_FEED = 6  # those of a subscription, its monitor and a replay
 IDLE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An engine to follow, and its slot in the index."""
-
-    slot: int
-    source: Source
 
 
 class Sockets:
@@ -76,6 +67,8 @@ class Subscriber:
         self._asking: deque[Feed] = deque()
         self._replaying: set[Feed] = set()
         self._due = 0.0
+        self._tallies: dict[Key, Tally] = {}
+        self._former = Tally()  # of engines that are not followed any more
 
     # ---- for the event loop ----
 
@@ -102,6 +95,14 @@ class Subscriber:
     def complete(self, key: Key) -> None:
         """What an engine reports of its hits agrees with what is known of it."""
         self._order("complete", key)
+
+    def rejoin(self, key: Key) -> None:
+        """Begins anew with an engine: what is known of it goes."""
+        self._order("rejoin", key)
+
+    def totals(self) -> Tally:
+        """Of all engines, ever."""
+        return self._former.plus(list(self._tallies.values()))
 
     def view(self, key: Key) -> View | None:
         """None where it is not followed (yet)."""
@@ -160,24 +161,32 @@ class Subscriber:
                     self._index.clear(value)
                 case "complete", tuple() if value in self._feeds:
                     self._feeds[value].complete()
+                case "rejoin", tuple() if value in self._feeds and context is not None:
+                    self._feeds[value].close()
+                    self._index.clear(self._feeds[value].slot)
+                    self._feeds[value].open(context, monotonic())
+                    self._touch(self._feeds[value])
         return True
 
     def _follow(self, wanted: dict[Key, Wanted], context: Context) -> None:
         now = monotonic()
         for key, feed in list(self._feeds.items()):
             want = wanted.get(key)
-            if want is None or (want.slot, want.source) != (feed.slot, feed.source):
+            if want != feed.wanted:
                 del self._feeds[key]
                 feed.close()
                 self._touched.discard(feed)
                 self._replaying.discard(feed)
-                if want is not None:
+                if want is None:
+                    self._former = self._former.plus([self._tallies.pop(key)])
+                else:
                     self._index.clear(feed.slot)  # another publisher: nothing is known of it
         room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 // FILES_PER_FEED
         for key, want in wanted.items():
             if key in self._feeds:
                 continue
-            feed = Feed(want.slot, want.source, self._index, self._sockets, self._touch)
+            tally = self._tallies.setdefault(key, Tally())
+            feed = Feed(want, self._index, self._sockets, self._touch, tally)
             self._feeds[key] = feed
             if len(self._feeds) > room:
                 feed.refuse("too many engines for the files a worker may open; hint: "

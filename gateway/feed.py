@@ -7,7 +7,7 @@ that what is left of an abandoned one can never be taken for the next one's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Applied(Protocol):
     @property
     def cleared(self) -> int: ...
     @property
-    def malformed(self) -> int: ...
+    def malformed(self) -> Mapping[str, int]: ...
 
 
 class Index(Protocol):
@@ -58,11 +58,20 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """An engine to follow, and its slot in the index."""
+
+    slot: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What others may know. Times are monotonic seconds; None = never."""
 
     standing: Standing
     heard_at: float | None = None
+    connected: bool = False
     next: int | None = None  # number of the batch that should come next
     tally: Tally = field(default_factory=Tally)
 
@@ -71,17 +80,20 @@ class Feed:
     """`touched` is called whenever something may have changed."""
 
     def __init__(
-        self, slot: int, source: Source, index: Index, watch: Watch, touched: Callable[[Feed], None]
+        self, wanted: Wanted, index: Index, watch: Watch, touched: Callable[[Feed], None],
+        tally: Tally,
     ) -> None:
-        self.slot = slot
-        self.source = source
+        self.wanted = wanted
+        self.slot = wanted.slot
+        self.source = wanted.source
         self.view = View(Standing(BLIND, "not connected yet"))
         self.asks: int | None = None  # a replay that the stream wants and that has not been begun
         self.due = 0.0
         self._index = index
         self._watch = watch
         self._touched = touched
-        self._stream = Stream(bool(source.replay), 0.0)
+        self._tally = tally
+        self._stream = Stream(bool(self.source.replay), 0.0, tally)
         self._failure = ""
         self._live: Socket | None = None
         self._monitor: Socket | None = None
@@ -95,7 +107,7 @@ class Feed:
 
     def open(self, context: Context, now: float) -> None:
         """Subscribes; a failure is told and tried again."""
-        self._stream = Stream(bool(self.source.replay), now)
+        self._stream = Stream(bool(self.source.replay), now, self._tally)
         self._failure = ""
         self.due = self._stream.due
         try:
@@ -251,7 +263,8 @@ class Feed:
             standing = Standing(BLIND, f"nobody publishes at {self.source.endpoint}")
         else:
             standing = Standing(HEALING, stream.reason)
-        self.view = View(standing, stream.heard_at, stream.next, stream.tally)
+        up = stream.lost_at is None and not self._failure
+        self.view = View(standing, stream.heard_at, up, stream.next, stream.tally)
 
 
 def _readable(socket: Socket) -> bool:

@@ -6,8 +6,10 @@ process has ended, never before. The memory is made by the master and inherited 
 
 from __future__ import annotations
 
+from gateway.board import Board
+from gateway.counts_events import EventCounts
 from gateway.counts_kv import KvCounts
-from gateway.ledger import Ledger
+from gateway.ledger import ENGINES_MAX, Ledger
 from gateway.limits import Zones
 from gateway.stats import Statistics
 
@@ -31,6 +33,8 @@ class Memory:
         self.ledger = Ledger(self.slots, first)
         self.stats = Statistics(self.slots, first)
         self.kv = KvCounts(self.slots, first)
+        self.events = EventCounts(self.slots, first)
+        self.trust = Board(self.slots, ENGINES_MAX, first)
         self.zones = Zones(self.slots, first)
 
     def bind(self, slot: int) -> None:
@@ -38,6 +42,8 @@ class Memory:
         self.ledger.core.bind(slot)
         self.stats.bind(slot)
         self.kv.bind(slot)
+        self.events.bind(slot)
+        self.trust.bind(slot)
         self.zones.bind(slot)
 
     def retire(self, slot: int) -> None:
@@ -45,4 +51,6 @@ class Memory:
         self.ledger.core.retire(slot)
         self.stats.retire(slot)
         self.kv.retire(slot)
+        self.events.retire(slot)
+        self.trust.retire(slot)
         self.zones.retire(slot)

@@ -72,7 +72,7 @@ def _engines(upstream: str, old: tuple[EngineLine, ...], new: tuple[EngineLine, 
 def _settings(line: EngineLine) -> tuple[object, ...]:
     return (
         line.weight, line.max_fails, line.fail_timeout_s, line.max_conns, line.backup, line.down,
-        line.drain, line.role, line.events,
+        line.drain, line.role, line.events, line.replay, line.ranks,
     )  # fmt: skip
 
 

@@ -39,14 +39,14 @@ Step = tuple[str, bytes | int | str]
 class Stream:
     """The events of one engine. `replays`: whether there is a socket to ask."""
 
-    def __init__(self, replays: bool, now: float) -> None:
+    def __init__(self, replays: bool, now: float, tally: Tally | None = None) -> None:
         self.replays = replays
         self.next: int | None = None  # number of the batch to apply next
         self.whole = False
         self.why = "not connected yet"  # what is missing, "" where nothing is
         self.lost_at: float | None = now  # None: connected
         self.heard_at: float | None = None  # the latest batch
-        self.tally = Tally()
+        self.tally = Tally() if tally is None else tally
         self._purpose = ""  # of the replay that runs: join | gap | check, "" = none does
         self._proof: int | None = None  # the replay should begin with this batch, which is known
         self._unsure = False  # the connection was away since the last batch

@@ -18,6 +18,7 @@ from gateway import __version__
 from gateway.orders import State
 
 if TYPE_CHECKING:
+    from gateway.caches import Caches
     from gateway.engine import Engine
     from gateway.engines import EngineTable
     from gateway.stats import Statistics
@@ -46,8 +47,10 @@ class Status:
         life: Life,
         say: Callable[[], None],
         tokens: TokenSources,
+        caches: Caches,
     ) -> None:
         self.life = life
+        self._caches = caches
         self._tokens = tokens
         self._table = table
         self._stats = stats
@@ -136,6 +139,7 @@ class Status:
             "weight": engine.line.weight,
             "backup": engine.line.backup,
             "role": engine.line.role,
+            "kv": self._caches.status(engine),
             "fails": fails,
             "pool": {
                 "idle": idle,

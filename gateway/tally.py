@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 
@@ -18,6 +19,10 @@ class Tally:
     duplicates: int = 0
     overflows: int = 0  # times that batches waiting for a replay were too many
     malformed: int = 0  # frames that are no batch
+
+    def plus(self, others: Iterable[Tally]) -> Tally:
+        rows = zip(*(one.counts().values() for one in (self, *others)), strict=True)
+        return Tally(*map(sum, rows))
 
     def counts(self) -> dict[str, int]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

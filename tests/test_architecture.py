@@ -36,7 +36,7 @@ RANKS = (
     ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
-        "counts_kv", "responses", "upstream",
+        "counts_kv", "counts_events", "responses", "upstream",
     ),
     ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
     ("probes",),
@@ -46,7 +46,7 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "decisions"),
+    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches"),
     ("fronts",),
     PHASES,
     ("verdict",),

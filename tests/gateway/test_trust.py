@@ -103,7 +103,15 @@ def test_the_worst_word_of_all_workers_is_seen_and_a_dead_workers_is_not() -> No
     board.say(5, 1)
     board.bind(2)
     board.say(5, 4)
-    assert board.highest(5) == 4 and board.counts(5) == {1: 1, 4: 1}
+    assert board.highest(5) == 4
     assert board.highest(4) == 0
     board.retire(2)
     assert board.highest(5) == 1
+
+
+def test_a_word_is_new_to_the_log_once_over_all_workers() -> None:
+    board = Board(2, 4, 0)
+    assert board.speak(1, 3) and not board.speak(1, 3) and board.speak(1, 1)
+    assert board.highest(1) == 0
+    board.forget(1)
+    assert board.speak(1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -12,10 +12,11 @@ import msgspec
 from harness import waiting
 
 from engines.sim.process import SimEngine
-from gateway.events import Key, Subscriber, Wanted
-from gateway.feed import View
+from gateway.events import Key, Subscriber
+from gateway.feed import View, Wanted
 from gateway.sources import Source
 from gateway.tally import Tally
+from native._core import Prompt
 
 EVENTS = {
     "enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0",
@@ -47,6 +48,12 @@ def fill(one: SimEngine, count: int, word: str = "water", rank: int = 0) -> None
         ask(one, f"{word} {n} " * 20, rank)
 
 
+def prompt(one: SimEngine, text: str) -> Prompt:
+    """A text as the engine sees it."""
+    told = one.call("POST", "/tokenize", {"model": "m", "prompt": text})[1]
+    return Prompt.of_list(told["tokens"])
+
+
 def cached(one: SimEngine, rank: int = 0) -> dict[str, int]:
     """What the engine itself says it holds: block hash -> copies."""
     held: dict[str, int] = one.call("GET", "/sim/cached")[1][rank]
@@ -61,7 +68,7 @@ def source(one: SimEngine, rank: int = 0) -> Source:
 @dataclass
 class Applied:
     cleared: int = 0
-    malformed: int = 0
+    malformed: dict[str, int] = field(default_factory=dict)
 
 
 class Book:
@@ -77,7 +84,7 @@ class Book:
         try:
             _, events, _ = msgspec.msgpack.decode(payload)
         except msgspec.DecodeError:
-            return Applied(malformed=1)
+            return Applied(malformed={"framing": 1})
         self.batches[slot] += 1
         done = Applied()
         copies = self.copies.setdefault(slot, Counter())
