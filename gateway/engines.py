@@ -42,22 +42,26 @@ class Team:
         limits = [engine.line.max_conns for engine in self.engines]
         self.load = EngineSet(ledger.core, [e.slot for e in self.engines], weights, limits)
         self.ring = HashRing([engine.address for engine in self.engines], weights)
+        # What weighs prompts, and what it is asked by requests that ask for nothing: kv_aware only.
+        self.scorer: Scorer | None = None if former is None else former.scorer
+        self.ask: Ask | None = None
         if former is None:
             self.robin = RoundRobin(weights)
         else:
             origins = [former.engines.index(e) if e in former.engines else -1 for e in self.engines]
             self.robin = former.robin.rebuilt(weights, origins)
-        self.scorer: Scorer | None = None  # where prompts decide
-        self.ask: Ask | None = None  # of requests that ask for nothing
         self.group: Group
         for place, engine in enumerate(self.engines):
             engine.team = self
             engine.place = place
 
     def seat(self, ledger: Ledger, index: Index | None) -> None:
-        """Makes what weighs prompts anew: engines, or what is known of them, have changed."""
-        kv = self.group.conf.kv
-        if not kv.aware or not self.engines:
+        """Makes what weighs prompts anew: engines, or what is known of them, have changed. What it
+        has learnt of engines that stay is kept.
+        """
+        kv, former = self.group.conf.kv, self.scorer
+        self.scorer = None
+        if not kv.aware or not self.engines or index is None:
             return
         fit = Fit(kv.profile, list(kv.fit), kv.chunk_tokens)
         self.scorer = Scorer(
@@ -70,6 +74,7 @@ class Team:
             [fit] * len(self.engines),
             [kv.capacity_tokens or e.capacity_tokens for e in self.engines],
             [e.context_tokens for e in self.engines],
+            former,
         )
         self.ask = Ask(
             overlap_weight=kv.overlap_weight,

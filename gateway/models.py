@@ -117,10 +117,14 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
-        found = await self._first(group, [one for one in engines if not one.line.down])
+        engines = [one for one in engines if not one.line.down and one.line.rank <= 0]
+        found = await self._first(group, engines)
         if found is None:
             return
         engine, cards = found
+        if group.conf.kv.aware:  # adapters may lie on some of them only
+            others = [one for one in engines if one is not engine]
+            cards = await self._with_others(group, others, cards)
         new = self._cards.get(group.name) != cards
         self.hear(group.name, cards)
         if new:
@@ -165,6 +169,21 @@ class Models:
             return None
         cards = parse(body) if status == 200 else None
         return None if cards is None else (engine, cards)
+
+    async def _with_others(
+        self, group: Group, engines: list[Engine], cards: list[Card]
+    ) -> list[Card]:
+        """The cards of several engines; those who say nothing for NEXT_S are left out."""
+        union = {card["id"]: card for card in cards}
+        tasks = [asyncio.create_task(self._ask(group, engine)) for engine in engines]
+        if tasks:
+            await asyncio.wait(tasks, timeout=NEXT_S)
+        for task in tasks:
+            answer = task.result() if task.done() else None
+            for card in answer[1] if answer is not None else ():
+                union.setdefault(card["id"], card)
+            task.cancel()
+        return list(union.values())[:CARDS_MAX]
 
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""
