@@ -214,6 +214,16 @@ impl Index {
         self.inner.block_size(Self::slot(slot))
     }
 
+    /// Blocks an engine has said it has, in all its groups.
+    fn held(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).0)
+    }
+
+    /// Blocks an engine has announced that wait for a parent, or a twin with tokens, to be known.
+    fn waiting(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).1)
+    }
+
     /// Sizes now, and counts since the start.
     fn stats(&self, py: Python<'_>) -> PyResult<IndexStats> {
         let stats = py.detach(|| self.inner.stats());

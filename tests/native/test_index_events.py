@@ -87,9 +87,11 @@ def test_the_same_hash_twice_in_one_event_is_two_copies(engine: Engine) -> None:
 def test_unknown_parents_wait_and_are_bounded(engine: Engine) -> None:
     assert engine.send(blocks(12, since=4)).orphans == 8
     assert (engine.device(), engine.index.stats().orphans) == (0, 8)
+    assert (engine.index.held(engine.slot), engine.index.waiting(engine.slot)) == (0, 8)
     applied = engine.send(blocks(4))
     assert (applied.stored, applied.adopted) == (12, 8)
     assert (engine.device(), engine.index.stats().orphans) == (12 * SIZE, 0)
+    assert (engine.index.held(engine.slot), engine.index.waiting(engine.slot)) == (12, 0)
     for start in range(0, 40_000, 400):
         engine.send(stored(list(range(400)) * SIZE, SIZE, since=1, seed=start))
     stats = engine.index.stats()

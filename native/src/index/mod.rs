@@ -115,7 +115,7 @@ impl Index {
         }
         engines[slot] = Some(Arc::default());
         drop(engines);
-        self.publish(slot as u16, View::empty(BLOCK_SIZE));
+        self.publish(slot as u16, View::of(&Slot::default(), BLOCK_SIZE));
         Some(slot as u16)
     }
 
@@ -211,7 +211,7 @@ impl Index {
             engine.assumed = self.lanes.take().map(Assumed::new);
             out.reshaped = true;
         }
-        let size = block_size(&engine.slot);
+        let size = View::of(&engine.slot, BLOCK_SIZE).block_size;
         if let Some(assumed) = engine.assumed.as_mut() {
             let lane = assumed.lane;
             let room = (capacity_tokens / size as usize).min(assumed.len() + out.room);
@@ -261,7 +261,15 @@ impl Index {
 
     /// Tokens per block that the engine's events have; 0 if it has not said.
     pub fn block_size(&self, slot: u16) -> u32 {
-        self.engine(slot).map_or(0, |engine| lock(&engine).slot.block_size())
+        let shared = self.shared.read();
+        let view = shared.views.get(slot as usize).filter(|view| view.told);
+        view.map_or(0, |view| view.block_size)
+    }
+
+    /// Blocks an engine has said it has, in all its groups, and blocks of its that wait to be known.
+    pub fn sizes(&self, slot: u16) -> (usize, usize) {
+        let sizes = |slot: &Slot| (slot.entries(), slot.waiting());
+        self.engine(slot).map_or((0, 0), |engine| sizes(&lock(&engine).slot))
     }
 
     pub fn stats(&self) -> IndexStats {
@@ -330,8 +338,7 @@ impl Index {
     /// Makes what has been collected visible.
     fn commit(&self, slot: u16, engine: &Engine, out: &mut Out<'_>) {
         if std::mem::take(&mut out.reshaped) {
-            let mut view = View::of(&engine.slot);
-            view.block_size = block_size(&engine.slot);
+            let mut view = View::of(&engine.slot, BLOCK_SIZE);
             view.assumed = engine.assumed.as_ref().map(|assumed| assumed.lane);
             self.publish(slot, view);
         }
@@ -375,13 +382,6 @@ impl Index {
 /// The smallest block size above `done`.
 fn next_size<'v>(views: impl Iterator<Item = &'v View>, done: u32) -> Option<u32> {
     views.map(|view| view.block_size).filter(|size| *size > done).min()
-}
-
-fn block_size(slot: &Slot) -> u32 {
-    match slot.block_size() {
-        0 => BLOCK_SIZE,
-        size => size,
-    }
 }
 
 fn retire(assumed: Assumed) -> Retired {
