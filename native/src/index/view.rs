@@ -44,6 +44,8 @@ pub struct View {
     pub block_size: u32,
     /// True if the engine has said its block size.
     pub told: bool,
+    /// Tokens on its device, as far as they are known or assumed.
+    pub tokens: u64,
     /// Lanes that must have every block.
     whole: Vec<u16>,
     tails: Vec<Tail>,
