@@ -49,7 +49,7 @@ RANKS = (
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "cli_upstream", "cli_simulate"),
+    ("cli_signal", "cli_upstream", "cli_simulate", "cli_calibrate"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
