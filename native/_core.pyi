@@ -1,5 +1,7 @@
 """Types of the Rust extension `native._core`; what each call does is in its docstring there."""
 
+from collections.abc import Sequence
+from os import PathLike
 from typing import Final, final
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Index",
     "IndexStats",
     "Ledger",
+    "Limiter",
     "Match",
     "Prompt",
     "Rates",
@@ -26,6 +29,7 @@ __all__ = [
     "Simulated",
     "Stats",
     "Ticket",
+    "Tokenizer",
     "Trace",
     "__version__",
     "fit_samples",
@@ -78,8 +82,6 @@ class Applied:
     def lost(self) -> int: ...
     @property
     def resized(self) -> int: ...
-    @property
-    def evicted(self) -> int: ...
     @property
     def ignored(self) -> dict[str, int]: ...
     @property
@@ -141,7 +143,7 @@ class IndexStats:
 
 @final
 class Index:
-    """Which engine holds which blocks. One thread may apply events while another looks prompts up."""
+    """Which engine holds which blocks. Threads may apply events while others look prompts up."""
 
     def __new__(cls, max_bytes: int) -> Index: ...
     def add_engine(self) -> int: ...
@@ -181,6 +183,8 @@ class Scan:
     @property
     def session_id(self) -> str | None: ...
     @property
+    def cache_salt(self) -> str | None: ...
+    @property
     def insert_at(self) -> int: ...
     @property
     def empty(self) -> bool: ...
@@ -200,6 +204,7 @@ def rewrite(
     model: bytes | None = None,
     strip: bool = False,
     include_usage: bool = False,
+    cache_salt: bytes | None = None,
 ) -> bytes: ...
 
 @final
@@ -480,6 +485,21 @@ class Rates:
     ) -> float: ...
 
 @final
+class Limiter:
+    """All limits of one location: rates as (table, ns between two requests, requests above the
+    rate, those of them that need not wait or None for all, which key), places as (table, requests
+    in flight, which key). They are numbered in this order."""
+
+    def __new__(
+        cls,
+        rates: list[tuple[Rates, int, int, int | None, int]],
+        conns: list[tuple[Conns, int, int]],
+    ) -> Limiter: ...
+    def enter(self, keys: tuple[bytes, ...], now_ns: int) -> tuple[int, float] | None: ...
+    def hold(self, keys: tuple[bytes, ...]) -> tuple[int, float] | None: ...
+    def leave(self, keys: tuple[bytes, ...]) -> None: ...
+
+@final
 class Conns:
     """Requests in flight by key and worker in shared memory."""
 
@@ -607,3 +627,27 @@ class Counters:
     def set(self, index: int, value: int) -> None: ...
     def value(self, index: int) -> int: ...
     def values(self) -> list[int]: ...
+
+@final
+class Tokenizer:
+    """A loaded tokenizer with the cache of its segments; threads share it."""
+
+    def __new__(
+        cls, path: str | PathLike[str], cache_bytes: int = ..., kind: str = "auto"
+    ) -> Tokenizer: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def refused(self) -> str | None: ...
+    def warm(self) -> None: ...
+    def encode(self, text: str, add_special_tokens: bool = False) -> bytes: ...
+    def prompt(
+        self,
+        text: str,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
+    def cost_bytes(self, text: str) -> int: ...
+    def stats(self) -> dict[str, int]: ...

@@ -14,6 +14,7 @@ pub mod histogram;
 pub mod index;
 pub mod json;
 pub mod ledger;
+pub mod limiter;
 pub mod limits;
 pub mod load;
 pub mod marks;
@@ -31,6 +32,7 @@ pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod tokens;
 
 #[cfg(feature = "python")]
 mod py_cost;
@@ -56,6 +58,8 @@ mod py_sim;
 mod py_stats;
 #[cfg(feature = "python")]
 mod py_ticket;
+#[cfg(feature = "python")]
+mod py_tokens;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -72,7 +76,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
-    use crate::py_limits::{Conns, Rates};
+    use crate::py_limits::{Conns, Limiter, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
@@ -85,4 +89,6 @@ mod _core {
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
     #[pymodule_export]
     use crate::py_ticket::{Choice, Ticket};
+    #[pymodule_export]
+    use crate::py_tokens::Tokenizer;
 }

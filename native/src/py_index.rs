@@ -35,8 +35,6 @@ pub struct Applied {
     lost: u64,
     /// Times the engine's block size changed, and everything was dropped.
     resized: u64,
-    /// Taken out to keep the index's limit.
-    evicted: u64,
     /// Not taken, by reason; reasons that do not occur are left out.
     ignored: Py<PyDict>,
     /// Events, or the batch, that could not be read, by reason.
@@ -72,7 +70,6 @@ impl Applied {
             adopted: applied.counts.adopted,
             lost: applied.counts.lost,
             resized: applied.counts.resized,
-            evicted: applied.counts.evicted,
             ignored: named(py, &Ignored::NAMES, &ignored)?,
             malformed: named(py, &Fault::NAMES, &malformed)?,
         })
@@ -157,8 +154,8 @@ impl Index {
 #[pymethods]
 impl Index {
     /// Keeps at most `max_bytes` for blocks, counted at 64 bytes for every engine that has one. Beyond
-    /// it an engine's new blocks replace those of its own that no lookup has matched of late, or are
-    /// not taken.
+    /// it the engine that has most gives up blocks that no lookup has matched of late; where there are
+    /// none, new blocks are not taken (`ignored["full"]`).
     #[new]
     fn new(max_bytes: usize) -> Self {
         let stack = 0u8;

@@ -15,6 +15,7 @@ pub mod lanes;
 pub mod orphans;
 pub mod recent;
 pub mod slot;
+pub mod spread;
 pub mod table;
 pub mod tiers;
 pub mod used;
@@ -24,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::events::{Decoder, Event, Header};
+use crate::events::{Decoder, Event};
 use crate::prompt::Prompt;
 use assumed::Assumed;
 use counts::{Counts, Ignored};
@@ -37,6 +38,7 @@ use tiers::Tiers;
 use used::Used;
 use view::{View, Walk};
 
+pub use counts::{Applied, IndexStats};
 pub use view::Overlap;
 
 /// Tokens per block of an engine that has not said.
@@ -51,29 +53,6 @@ const BATCH: usize = 512;
 const REAP: usize = 1024;
 /// Blocks a batch may evict when the index is at its limit.
 const EVICT: usize = 1024;
-
-/// What a batch came to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Applied {
-    pub header: Header,
-    pub counts: Counts,
-    /// `session_id` of the last event that had one.
-    pub session: Option<String>,
-}
-
-/// Sizes now, counts since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IndexStats {
-    /// (block, engine) pairs.
-    pub pairs: usize,
-    /// Distinct blocks.
-    pub blocks: usize,
-    pub bytes: usize,
-    pub orphans: usize,
-    pub predicted: usize,
-    pub engines: usize,
-    pub counts: Counts,
-}
 
 #[derive(Default)]
 struct Engine {
@@ -173,18 +152,13 @@ impl Index {
     /// Takes in one batch of events.
     pub fn apply(&self, slot: u16, payload: &[u8]) -> Applied {
         let Some(engine) = self.engine(slot) else { return Applied::default() };
+        let room = self.room();
         let mut engine = lock(&engine);
         let engine = &mut *engine;
         if engine.gone {
             return Applied::default();
         }
-        let mut out = Out::new(&self.lanes, self.room());
-        if out.room == 0 {
-            if engine.slot.evict(EVICT, |sequence| self.used.has(sequence), &mut out) {
-                self.used.turn();
-            }
-            self.commit(slot, engine, &mut out);
-        }
+        let mut out = Out::new(&self.lanes, room);
         let mut session = None;
         let mut decoder = std::mem::take(&mut engine.decoder);
         let header = decoder.decode(payload, |event| {
@@ -226,12 +200,13 @@ impl Index {
     /// has room for so many tokens no more.
     pub fn assume(&self, slot: u16, prompt: &Prompt, capacity_tokens: usize) {
         let Some(engine) = self.engine(slot) else { return };
+        let room = self.room();
         let mut engine = lock(&engine);
         let engine = &mut *engine;
         if engine.gone {
             return;
         }
-        let mut out = Out::new(&self.lanes, self.room());
+        let mut out = Out::new(&self.lanes, room);
         if engine.assumed.is_none() {
             engine.assumed = self.lanes.take().map(Assumed::new);
             out.reshaped = true;
@@ -324,11 +299,32 @@ impl Index {
         });
     }
 
-    /// Pairs that may be added.
+    /// Pairs that may be added. At the limit it makes some room: the engine that has most gives up
+    /// blocks that no lookup has matched of late. No engine may be locked by the caller.
     fn room(&self) -> usize {
         let pairs = self.shared.read().holders.len();
         self.used.want(pairs > self.pairs_max / 8 * 7);
-        self.pairs_max.saturating_sub(pairs)
+        let room = self.pairs_max.saturating_sub(pairs);
+        if room > 0 {
+            return room;
+        }
+        let engines = lock(&self.engines).clone();
+        // One that is locked is busy changing; another one will do.
+        let entries = |engine: &Arc<Mutex<Engine>>| {
+            engine.try_lock().map_or(0, |engine| engine.slot.entries())
+        };
+        let most = engines.iter().enumerate().filter_map(|(slot, engine)| {
+            engine.as_ref().map(|engine| (entries(engine), slot, engine))
+        });
+        let Some((_, slot, engine)) = most.max_by_key(|it| it.0) else { return 0 };
+        let mut engine = lock(engine);
+        let mut out = Out::new(&self.lanes, 0);
+        if engine.slot.evict(EVICT, |sequence| self.used.has(sequence), &mut out) {
+            self.used.turn();
+        }
+        self.commit(slot as u16, &engine, &mut out);
+        lock(&self.totals).add(&out.counts);
+        out.room
     }
 
     /// Makes what has been collected visible.
@@ -393,3 +389,7 @@ fn retire(assumed: Assumed) -> Retired {
     let blocks = assumed.into_blocks().map(|sequence| (sequence, Tiers::DEVICE));
     Retired { lane, blocks: Box::new(blocks) }
 }
+
+#[cfg(test)]
+#[path = "mod_test.rs"]
+mod tests;

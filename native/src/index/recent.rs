@@ -4,34 +4,14 @@
 //! A prompt enters with its whole chain and leaves with it, and a block lives at least as long as any
 //! block after it, so what an engine has of a chain here has no holes and can be searched by halves.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
+
+use super::spread::SpreadMap;
 
 /// Blocks kept, prompts that share them counted again.
 const BLOCKS_MAX: usize = 1 << 18;
 /// Prompts looked at for their end of life with every prompt that enters.
 const SWEEP: usize = 8;
-
-/// Sequence hashes are spread already.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // The low bits choose the bucket, and those of a sequence hash are zero.
-        self.0 = value.rotate_right(8);
-    }
-}
 
 /// Who is about to hold a block, and until when.
 enum Holders {
@@ -70,7 +50,7 @@ impl Holders {
 
 #[derive(Default)]
 pub struct Recent {
-    blocks: HashMap<u64, Holders, BuildHasherDefault<Spread>>,
+    blocks: SpreadMap<u64, Holders>,
     prompts: VecDeque<(f64, u16, Box<[u64]>)>,
     held: usize,
 }
@@ -183,6 +163,7 @@ impl Recent {
 mod tests {
     use super::*;
     use crate::hash::{mix, Random};
+    use std::collections::HashMap;
 
     fn chain(of: &[u64]) -> Vec<u64> {
         of.iter()

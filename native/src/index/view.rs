@@ -115,37 +115,46 @@ impl Walk {
         chain: &[u64],
         views: impl Iterator<Item = &'v View> + Clone,
     ) {
-        let words = holders.words();
-        self.words = words;
+        match holders.words() {
+            ..=1 => self.walk::<1>(holders, chain, views),
+            2 => self.walk::<2>(holders, chain, views),
+            3..=4 => self.walk::<4>(holders, chain, views),
+            5..=8 => self.walk::<8>(holders, chain, views),
+            _ => self.walk::<WORDS_MAX>(holders, chain, views),
+        }
+    }
+
+    fn walk<'v, const W: usize>(
+        &mut self,
+        holders: &Holders,
+        chain: &[u64],
+        views: impl Iterator<Item = &'v View> + Clone,
+    ) {
+        self.words = W;
         self.runs.clear();
-        self.runs.resize(words * 64, Run::default());
+        self.runs.resize(W * 64, Run::default());
         self.rows.clear();
         let keep = views.clone().any(|view| !view.tails.is_empty());
-        let mut alive = [0u64; WORDS_MAX];
+        let (mut alive, mut below) = ([0u64; W], [0u64; W]);
         for lane in views.flat_map(|view| view.whole.iter().chain(&view.assumed)) {
-            if (*lane as usize) < words * 64 {
-                alive[*lane as usize / 64] |= 1 << (lane % 64);
+            // A lane beyond the words in use holds nothing yet.
+            if let Some(word) = alive.get_mut(*lane as usize / 64) {
+                *word |= 1 << (lane % 64);
             }
         }
-        let mut below = [0u64; WORDS_MAX];
-        let mut masks = [[0u64; WORDS_MAX]; 4];
-        let [device, host, disk, remote] = &mut masks;
-        let mut masks =
-            [&mut device[..words], &mut host[..words], &mut disk[..words], &mut remote[..words]];
         chain.iter().take(AHEAD).for_each(|sequence| holders.prefetch(*sequence));
         for (at, sequence) in chain.iter().enumerate() {
             if let Some(ahead) = chain.get(at + AHEAD) {
                 holders.prefetch(*ahead);
             }
-            if !holders.masks(*sequence, &mut masks) {
-                self.end(&alive[..words], at);
-                return;
-            }
+            let Some(masks) = holders.masks::<W>(*sequence) else {
+                return self.end(&alive, at);
+            };
             if keep {
-                self.rows.extend_from_slice(masks[0]);
+                self.rows.extend_from_slice(&masks[0]);
             }
             let mut any = 0;
-            for word in 0..words {
+            for word in 0..W {
                 let left = alive[word] & !masks[0][word];
                 if left != 0 {
                     self.end_word(word, left, at);
@@ -162,7 +171,7 @@ impl Walk {
                 return;
             }
         }
-        self.end(&alive[..words], chain.len());
+        self.end(&alive, chain.len());
     }
 
     fn end(&mut self, alive: &[u64], blocks: usize) {
