@@ -32,6 +32,7 @@ __all__ = [
     "Tokenizer",
     "Trace",
     "__version__",
+    "fit_samples",
     "policies",
     "rewrite",
     "scan",
@@ -291,6 +292,11 @@ class Fit:
     def prefill_ms(self, n: int, p: int = 0) -> float: ...
     def decode_ms(self, requests: int, kv_tokens: int) -> float: ...
 
+def fit_samples(
+    prefills: list[tuple[float, float, float]],
+    decodes: list[tuple[float, float, float]],
+    chunk_tokens: int,
+) -> tuple[Fit, float, float]: ...
 @final
 class Ask:
     """What a request asks of the decision; None in its place asks for nothing."""

@@ -57,7 +57,7 @@ RANKS = (
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "admin_client", "cli_simulate"),
+    ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
     ("cli_upstream", "cli_explain"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )

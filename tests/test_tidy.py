@@ -32,6 +32,7 @@ PRINTERS: dict[str, str] = {
     "gateway/cli_upstream.py": "the command line",
     "gateway/cli_explain.py": "the command line",
     "gateway/cli_simulate.py": "the command line",
+    "gateway/cli_calibrate.py": "the command line",
     "gateway/demo.py": "a program for people",
     "gateway/demo_chat.py": "a program for people",
     "gateway/conf/reference.py": "writes the generated pages",
