@@ -37,7 +37,7 @@ impl Tokenizer {
 impl Tokenizer {
     /// Loads `path`, a `tokenizer.json` or its folder; a `tokenizer_config.json` beside it is honoured.
     /// `cache_bytes` bounds what is kept of texts and their ids. `kind`: `auto` takes `fastokens` where it
-    /// can, `tokenizers` never does. May take seconds; the interpreter lock is released.
+    /// can, `tokenizers` never does, `whole` moreover cuts and keeps nothing (slow; to compare with). May take seconds; the interpreter lock is released.
     /// ValueError: which file, and what is wrong with it.
     #[new]
     #[pyo3(signature = (path, cache_bytes=64 << 20, kind="auto"))]
@@ -45,8 +45,9 @@ impl Tokenizer {
         let choice = match kind {
             "auto" => Choice::Auto,
             "tokenizers" => Choice::Reference,
+            "whole" => Choice::Whole,
             _ => {
-                let text = format!("the kind is `auto` or `tokenizers`, got `{kind}`");
+                let text = format!("the kind is `auto`, `tokenizers` or `whole`, got `{kind}`");
                 return Err(PyValueError::new_err(text));
             }
         };

@@ -1,6 +1,6 @@
-//! What became of the blocks and events of a batch.
+//! What became of blocks and events: of a batch, and of all of them.
 
-use crate::events::Fault;
+use crate::events::{Fault, Header};
 
 /// Why blocks of an event were not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,4 +70,27 @@ impl Counts {
             *sum += more;
         }
     }
+}
+
+/// What a batch came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    pub header: Header,
+    pub counts: Counts,
+    /// `session_id` of the last event that had one.
+    pub session: Option<String>,
+}
+
+/// Sizes now, counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexStats {
+    /// (block, engine) pairs.
+    pub pairs: usize,
+    /// Distinct blocks.
+    pub blocks: usize,
+    pub bytes: usize,
+    pub orphans: usize,
+    pub predicted: usize,
+    pub engines: usize,
+    pub counts: Counts,
 }

@@ -139,9 +139,17 @@ impl Slot {
         };
         for (at, hash) in event.hashes.iter().enumerate() {
             let key = key_of(*hash);
+            let next = blocks::extend(last, local(at, own));
             last = match self.groups[copy.group].sequence(key) {
-                Some(sequence) => sequence,
-                None => blocks::extend(last, local(at, own)),
+                Some(sequence) if sequence != next => {
+                    let sure = event.extra_keys.is_some() && !event.hashes[..at].contains(hash);
+                    if sure {
+                        self.rename(copy.group, key, next, out)
+                    } else {
+                        sequence
+                    }
+                }
+                _ => next,
             };
             self.hold(Copy { key, ..copy }, last, out);
             own = keys.read();
@@ -169,7 +177,7 @@ impl Slot {
             return out.counts.ignore(Ignored::Full, 1);
         }
         out.counts.stored += 1;
-        if group.hold(copy.key, sequence, copy.tier) {
+        if let Some(sequence) = group.hold(copy.key, sequence, copy.tier) {
             let (lane, tiers) = (group.lane, copy.tier);
             out.room = out.room.saturating_sub(1);
             out.changes.push(Change { sequence, lane, tiers, held: true });
@@ -177,6 +185,17 @@ impl Slot {
                 self.fresh.push((copy.key, sequence));
             }
         }
+    }
+
+    /// A block was taken for one without a salt, or an image, by an event that did not say.
+    fn rename(&mut self, group: usize, key: u64, next: u64, out: &mut Out<'_>) -> u64 {
+        let group = &mut self.groups[group];
+        if let Some((sequence, tiers)) = group.rename(key, next) {
+            let lane = group.lane;
+            out.changes.push(Change { sequence, lane, tiers, held: false });
+            out.changes.push(Change { sequence: next, lane, tiers, held: true });
+        }
+        next
     }
 
     /// Takes in what waited for blocks that are known since this event.
@@ -252,10 +271,10 @@ impl Slot {
     pub fn evict(&mut self, blocks: usize, used: impl Fn(u64) -> bool, out: &mut Out<'_>) -> bool {
         let (mut dropped, mut round) = (0, false);
         for group in &mut self.groups {
-            for _ in 0..4 * blocks {
+            for _ in 0..(4 * blocks).min(2 * group.known.len()) {
                 let Some((key, entry)) = group.known.next(group.hand) else {
                     (group.hand, round) = (0, true);
-                    break;
+                    continue;
                 };
                 group.hand = key.saturating_add(1);
                 if dropped < blocks && !used(entry & blocks::SEQUENCE) {
