@@ -132,3 +132,31 @@ async def test_tokens_that_are_not_ours_make_it_approximate(sim: Start, watch: A
     assert gw.state() == ("approximate", "its ids differ")
     gw.app.caches.tokens(gw.engines[0], True)
     await gw.wait("exact")
+
+
+async def test_hits_that_agree_for_long_make_a_part_the_whole(sim: Start, watch: Any) -> None:
+    """What was missed at the start has left the engine's cache by and by."""
+    one = sim(replay_endpoint=None)
+    kv.fill(one, 2)
+    gw = await watch(conf(one.address))
+    await gw.wait("healing", "no replay endpoint")
+    engine = gw.engines[0]
+    for _ in range(trust.WINDOW - 1):
+        gw.app.caches.observe(engine, 1600, 1600, time.monotonic())
+    gw.app.caches.observe(engine, 0, 1600, time.monotonic())
+    for _ in range(trust.WINDOW):
+        assert gw.state()[0] == "healing"
+        gw.app.caches.observe(engine, 1600, 1600, time.monotonic())
+    await gw.wait("exact")
+
+
+async def test_what_queues_and_siblings_change_is_no_contradiction(sim: Start, watch: Any) -> None:
+    """Bursts with one prefix: the first computes it, the others are told to expect it."""
+    one = sim("--enable-prompt-tokens-details", "--profile", "fixed:5")
+    gw = await watch(conf(one.address))
+    await gw.wait("exact")
+    for burst in range(8):
+        text = f"burst {burst} " * 60
+        await asyncio.gather(*(gw.complete(text) for _ in range(8)))
+    assert gw.state()[0] == "exact"
+    assert not gw.engines[0].trust.drift.until
