@@ -20,6 +20,7 @@ pub mod slots;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod template;
 pub mod tokens;
 
 #[cfg(feature = "python")]
@@ -58,5 +59,5 @@ mod _core {
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
     #[pymodule_export]
-    use crate::py_tokens::Tokenizer;
+    use crate::py_tokens::{Template, Tokenizer};
 }
