@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from gateway import reload, upstreams
+from gateway import fronts, reload, upstreams
 from gateway.app import draft
 from gateway.channel import DESCRIPTORS_MAX
 from gateway.conf.errors import ConfigErrors
@@ -21,7 +21,8 @@ from gateway.conf.model import Config
 from gateway.identity import entrust_logs
 from gateway.ledger import Key
 from gateway.logs import NOTICE, log, open_error_log
-from gateway.orders import Address, Answer, Apply, News, Responses, Sockets, State
+from gateway.orders import Address, Answer, Apply, Ask, News, Responses, Sockets, State
+from gateway.sources import Found
 
 if TYPE_CHECKING:
     from gateway.children import Child
@@ -73,6 +74,14 @@ class Changes:
                 self._master.dismiss(child)
             case {"health": {"upstream": str(upstream), "address": str(address), "why": str(why)}}:
                 self._learn(child, News(whys={(upstream, address): why}))
+            case {"sources": {"upstream": str(upstream), "server": str(server), "found": dict(f)}}:
+                found = Found.of_json(f)
+                if found is not None:
+                    self._learn(child, News(sources={(upstream, server): found}))
+            case {"ask": {"upstream": str(upstream), "server": str(server)}}:
+                monitor = self._master.children.at(-1)
+                if monitor is not None:
+                    monitor.order(Ask(upstream, server))
             case {"models": {"upstream": str(upstream), "cards": list(cards)}}:
                 self._learn(child, News(cards={upstream: cards}))
             case {"responses": list(rows)} if all(_is_row(row) for row in rows):
@@ -90,10 +99,14 @@ class Changes:
         """Kept for those who are born later, and passed on to the workers there are."""
         whys = {k: why for k, why in news.whys.items() if k in self._present()}
         cards = {name: c for name, c in news.cards.items() if name in self.config.upstreams}
-        self.news = News({**self.news.whys, **whys}, {**self.news.cards, **cards})
+        sources = {k: found for k, found in news.sources.items() if k in self._servers()}
+        known = self.news
+        self.news = News(
+            {**known.whys, **whys}, {**known.cards, **cards}, {**known.sources, **sources}
+        )
         for child in self._master.children.workers:
             if child is not teller:
-                child.order(News(whys, cards))
+                child.order(News(whys, cards, sources))
 
     def forget(self, child: Child) -> None:
         """It has ended."""
@@ -189,9 +202,9 @@ class Changes:
     def _send(self, added: Iterable[Address], replaced: bool) -> None:
         master = self._master
         memory = master.memory
-        order = Apply(
-            self.config, dict(memory.ledger.handles), dict(memory.stats.series), self.generation
-        )
+        present = fronts.series(self.config)
+        series = {names: row for names, row in memory.stats.series.items() if names in present}
+        order = Apply(self.config, dict(memory.ledger.handles), series, self.generation)
         for child in master.children:
             if not child.staying:
                 continue
@@ -227,6 +240,10 @@ class Changes:
         upstreams = self.config.upstreams.values()
         return {(u.name, line.address) for u in upstreams for line in u.engines}
 
+    def _servers(self) -> set[Key]:
+        upstreams = self.config.upstreams.values()
+        return {(u.name, line.server) for u in upstreams for line in u.engines}
+
     def _sweep(self) -> None:
         """Closes sockets and frees handles of what is no longer configured; engines with something
         in flight are looked at again.
@@ -235,9 +252,11 @@ class Changes:
             self._master.sockets.keep(self.addresses)
         present = self._present()
         self._swept = not self._master.memory.ledger.sweep(present)
+        self._master.memory.stats.sweep(fronts.series(self.config))
         self.news = News(
             {key: why for key, why in self.news.whys.items() if key in present},
             {name: c for name, c in self.news.cards.items() if name in self.config.upstreams},
+            {key: found for key, found in self.news.sources.items() if key in self._servers()},
         )
 
     def announce(self) -> None:

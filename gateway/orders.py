@@ -3,6 +3,7 @@
 Reports go the other way as JSON objects with one of these keys:
     ready, applied (generation), failed (generation, why), health (upstream, address, healthy, why),
     models (upstream, cards), responses (rows of id, upstream, address),
+    sources (upstream, server, found: where it publishes), ask (upstream, server),
     change (a run-time change and its id)
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from gateway.conf.model import Config
 from gateway.ledger import Key
+from gateway.sources import Found
 from gateway.stats import Names
 
 Address = tuple[str, int, str]  # host, port, path of a unix socket
@@ -60,10 +62,21 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has been learnt of engines: why their checks fail, which models they list."""
+    """What has been learnt of engines: why their checks fail, which models they list, where servers
+    publish KV events.
+    """
 
     whys: dict[Key, str] = field(default_factory=dict)
     cards: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    sources: dict[Key, Found] = field(default_factory=dict)  # by upstream and server
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A server should be asked again where it publishes: for the monitor."""
+
+    upstream: str
+    server: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ PRINTERS: dict[str, str] = {
     "gateway/cli.py": "the command line",
     "gateway/master.py": "says on stderr why it does not start, before there is a log",
     "gateway/cli_upstream.py": "the command line",
+    "gateway/cli_explain.py": "the command line",
+    "gateway/cli_simulate.py": "the command line",
+    "gateway/cli_calibrate.py": "the command line",
     "gateway/demo.py": "a program for people",
     "gateway/demo_chat.py": "a program for people",
     "gateway/conf/reference.py": "writes the generated pages",
@@ -38,6 +41,8 @@ PRINTERS: dict[str, str] = {
 CATCH_ALL: dict[str, str] = {
     "gateway/exchange.py": "callbacks of the relay: a fault ends the request, not the connection",
     "gateway/health.py": "the loop of a check",
+    "gateway/discovery.py": "the loop of an asking",
+    "gateway/events.py": "the loop of the thread that follows all engines",
     "gateway/children.py": "the outermost frame of a newborn process",
     "gateway/handover.py": "a process that did not become the new program must end",
     "gateway/monitor.py": "the outermost frame of a process",

@@ -2,8 +2,8 @@
 //!
 //! A block's *local* hash is XXH3-64 over its token ids as little-endian u32. Its *sequence* hash says
 //! "this block after exactly that prefix in that scope": a mix of the sequence hash before it and the
-//! local hash. The engine's own block hashes are never computed here, so neither its algorithm nor its
-//! seed matters.
+//! local hash, 60 bits of it (the low four are zero: the index has use for them). The engine's own block
+//! hashes are never computed here, so neither its algorithm nor its seed matters.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -14,6 +14,9 @@ const LORA: u64 = 0x6c6f_7261;
 const SALT: u64 = 0x7361_6c74;
 const LOCAL: u64 = 0x626c_6f63;
 const ROOT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The bits of a sequence hash that are used.
+pub const SEQUENCE: u64 = !0xF;
 
 /// The scope of a prompt: engines share no block between two LoRA adapters or two cache salts. 0 for
 /// neither; an empty name is none, as engines take it.
@@ -40,11 +43,10 @@ pub fn local(ids: &[u8]) -> u64 {
     xxh3_64_with_seed(ids, LOCAL)
 }
 
-/// The sequence hash of a block from the one before it (`root` for the first) and its local hash. For
-/// either argument fixed it is a bijection of the other.
+/// The sequence hash of a block from the one before it (`root` for the first) and its local hash.
 #[inline]
 pub fn extend(before: u64, local: u64) -> u64 {
-    mix(before.wrapping_mul(ROOT) ^ local)
+    mix(before.wrapping_mul(ROOT) ^ local) & SEQUENCE
 }
 
 /// The ids as the bytes that are hashed.
