@@ -28,6 +28,7 @@ __all__ = [
     "SeriesSnapshot",
     "Simulated",
     "Stats",
+    "Template",
     "Ticket",
     "Tokenizer",
     "Trace",
@@ -632,6 +633,13 @@ class Counters:
     def values(self) -> list[int]: ...
 
 @final
+class Template:
+    """A chat template compiled for rendering without Python."""
+
+    def __new__(cls, source: str) -> Template: ...
+    def render(self, context: bytes, now_s: int | None = None) -> str: ...
+
+@final
 class Tokenizer:
     """A loaded tokenizer with the cache of its segments; threads share it."""
 
@@ -647,6 +655,15 @@ class Tokenizer:
     def prompt(
         self,
         text: str,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
+    def render_prompt(
+        self,
+        template: Template,
+        context: bytes,
         add_special_tokens: bool,
         lora: str | None = None,
         salt: str | None = None,

@@ -32,6 +32,7 @@ pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod template;
 pub mod tokens;
 
 #[cfg(feature = "python")]
@@ -90,5 +91,5 @@ mod _core {
     #[pymodule_export]
     use crate::py_ticket::{Choice, Ticket};
     #[pymodule_export]
-    use crate::py_tokens::Tokenizer;
+    use crate::py_tokens::{Template, Tokenizer};
 }
