@@ -94,6 +94,16 @@ async def test_the_gateways_own_calls_carry_its_key(sim, serve, monkeypatch) -> 
     assert reply.status_code == 401
 
 
+async def test_a_key_that_the_location_drops_is_not_shown_to_engines(engine, serve) -> None:  # type: ignore[no-untyped-def]
+    one = await engine(engine_that(render=403, tokenize={"tokens": IDS, "count": len(IDS)}))
+    gw = await serve([one], location="proxy_set_header Authorization '';")
+    await settled(gw, "engine")
+    headers = {"authorization": "Bearer for-the-gateway"}
+    reply = await gw.client.post("/v1/chat/completions", json=chat("a"), headers=headers)
+    assert receipt(reply)["prompt"] == "tokenize"
+    assert all(b"authorization" not in asked.headers for asked in one.asked)
+
+
 async def test_a_request_that_the_engine_refuses_gets_the_engines_error(sim, serve) -> None:  # type: ignore[no-untyped-def]
     one = sim("no/such", "--served-model-name", "sim")
     gw = await serve([one])
