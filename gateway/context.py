@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gateway.engines import Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
-    from native._core import Conns, Scan
+    from gateway.routed import Routed
+    from native._core import Limiter, Scan
     from native.relay import Client, Edits, Leg, Request
 
 
@@ -53,6 +54,7 @@ class Context:
         "held",
         "how",
         "inside",
+        "kv",
         "lane",
         "leg",
         "made",
@@ -64,6 +66,7 @@ class Context:
         "policy",
         "request",
         "request_id",
+        "salt",
         "scan",
         "sent",
         "status",
@@ -98,7 +101,7 @@ class Context:
         self.request_id = request_id  # made here; the client's own is only echoed
         self.lane = "express"  # or "starlette"
         self.inside = False  # it holds a place of the worker's
-        self.held: tuple[tuple[Conns, bytes], ...] = ()  # places in zones of limit_conn
+        self.held: tuple[Limiter, tuple[bytes, ...]] | None = None  # places in zones of limit_conn
         self.delay_s = 0.0  # how long a rate makes it wait
         self.policy: Mapping[str, str | float] = {}  # what it asks for by policy headers
         self.made: dict[str, str] | None = None  # variables of maps, sets and groups used so far
@@ -115,7 +118,10 @@ class Context:
         self.target = b""
         self.body: bytes | None = None  # what the engine gets
         self.edits: Edits | None = None
+        self.salt: str | None = None  # of its cache scope
         self.stripped = 0  # fields and headers that a stranger must not set
+        # prompt
+        self.kv: Routed | None = None  # only where the prompt decides
         # pick
         self.pinned: Engine | None = None  # the only engine that can answer
         self.engine: Engine | None = None

@@ -30,10 +30,12 @@ Card = dict[str, Any]  # what an engine says of a model; its fields are the engi
 Tell = Callable[[str, list[Card]], None]
 
 FETCH_TIMEOUT_S = 5.0
+NEXT_S = 0.2  # without a word from one engine, before the next is asked too
 REFRESH_S = 30.0  # in the background
 FRESH_S = 2.0  # younger than this is not asked for again
 CARDS_MAX = 10_000  # of one engine
 LIST = b"/v1/models"
+_NONE: frozenset[str] = frozenset()
 
 
 class Models:
@@ -47,6 +49,7 @@ class Models:
         self._table = table
         self._control = control
         self._cards: dict[str, list[Card]] = {}
+        self._adapters: dict[str, frozenset[str]] = {}
         self._asked: dict[str, float] = {}
         self._lacking: dict[str, tuple[str, ...]] = {}  # declared, but not served
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -77,6 +80,7 @@ class Models:
         if not any(group.name in self._cards for group in groups):
             if len(groups) == 1:
                 ctx.group = groups[0]
+                ctx.body = ctx.request.body  # without it the leg would wait for the client's
                 exchange.begin()
                 await exchange.finished()
             else:
@@ -113,34 +117,90 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
-        for engine in engines:
-            if engine.line.down:
-                continue
-            try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    status, body = await self._control.get(
-                        group, engine, LIST.decode(), FETCH_TIMEOUT_S
+        engines = [one for one in engines if not one.line.down and one.line.rank <= 0]
+        found = await self._first(group, engines)
+        if found is None:
+            return
+        engine, cards = found
+        if group.conf.kv.aware:  # adapters may lie on some of them only
+            others = [one for one in engines if one is not engine]
+            cards = await self._with_others(group, others, cards)
+        new = self._cards.get(group.name) != cards
+        self.hear(group.name, cards)
+        if new:
+            self._compare(group, engine, [card["id"] for card in cards])
+        if new and self._tell is not None:
+            self._tell(group.name, cards)
+
+    async def _first(
+        self, group: Group, engines: list[Engine]
+    ) -> tuple[Engine, list[Card]] | None:
+        """The first engine that lists its models, and its list. The next is asked as soon as one
+        has failed, or said nothing for NEXT_S; all of it takes FETCH_TIMEOUT_S at most.
+        """
+        asked: set[asyncio.Task[tuple[Engine, list[Card]] | None]] = set()
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                waiting = engines[::-1]
+                while waiting or asked:
+                    if waiting:
+                        asked.add(asyncio.create_task(self._ask(group, waiting.pop())))
+                    done, asked = await asyncio.wait(
+                        asked,
+                        timeout=NEXT_S if waiting else None,
+                        return_when=asyncio.FIRST_COMPLETED,
                     )
-            except (Unreachable, TimeoutError) as error:
-                log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
-                continue
-            cards = parse(body) if status == 200 else None
-            if cards is not None:
-                new = self._cards.get(group.name) != cards
-                self.hear(group.name, cards)
-                if new:
-                    self._compare(group, engine, [card["id"] for card in cards])
-                if new and self._tell is not None:
-                    self._tell(group.name, cards)
-                return
+                    for task in done:
+                        if (found := task.result()) is not None:
+                            return found
+        except TimeoutError:
+            log.debug("upstream `%s`: models: nothing in time", group.name)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return None
+
+    async def _ask(self, group: Group, engine: Engine) -> tuple[Engine, list[Card]] | None:
+        try:
+            status, body = await self._control.get(group, engine, LIST.decode(), FETCH_TIMEOUT_S)
+        except (Unreachable, TimeoutError) as error:
+            log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
+            return None
+        cards = parse(body) if status == 200 else None
+        return None if cards is None else (engine, cards)
+
+    async def _with_others(
+        self, group: Group, engines: list[Engine], cards: list[Card]
+    ) -> list[Card]:
+        """The cards of several engines; those who say nothing for NEXT_S are left out."""
+        union = {card["id"]: card for card in cards}
+        tasks = [asyncio.create_task(self._ask(group, engine)) for engine in engines]
+        if tasks:
+            await asyncio.wait(tasks, timeout=NEXT_S)
+        for task in tasks:
+            answer = task.result() if task.done() else None
+            for card in answer[1] if answer is not None else ():
+                union.setdefault(card["id"], card)
+            task.cancel()
+        return list(union.values())[:CARDS_MAX]
 
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""
         group = self._table.groups.get(upstream)
         if group is not None:
             self._cards[upstream] = cards
+            self._adapters[upstream] = frozenset(c["id"] for c in cards if c.get("parent"))
             for catalog in self.catalogs:
                 catalog.learn(group, [card["id"] for card in cards])
+
+    def cards(self, upstream: str) -> list[Card]:
+        """What is known of an upstream; empty = nothing yet."""
+        return self._cards.get(upstream, [])
+
+    def adapters(self, upstream: str) -> frozenset[str]:
+        """The LoRA adapters among them, by name."""
+        return self._adapters.get(upstream, _NONE)
 
     def adopt(self, catalogs: tuple[Catalog, ...]) -> None:
         """The catalogs of a new configuration; what is known goes into them."""

@@ -1,27 +1,42 @@
 """Types of the Rust extension `native._core`; what each call does is in its docstring there."""
 
+from collections.abc import Sequence
+from os import PathLike
 from typing import Final, final
 
 __all__ = [
     "Applied",
+    "Ask",
+    "Choice",
     "Conns",
     "Counters",
     "EngineLoad",
     "EngineSet",
+    "Fit",
     "HashRing",
     "Index",
     "IndexStats",
     "Ledger",
+    "Limiter",
     "Match",
     "Prompt",
     "Rates",
     "RoundRobin",
+    "Row",
     "Scan",
+    "Scorer",
     "SeriesSnapshot",
+    "Simulated",
     "Stats",
+    "Ticket",
+    "Tokenizer",
+    "Trace",
     "__version__",
+    "fit_samples",
+    "policies",
     "rewrite",
     "scan",
+    "simulate",
     "splice",
 ]
 
@@ -175,6 +190,8 @@ class Scan:
     @property
     def session_id(self) -> str | None: ...
     @property
+    def cache_salt(self) -> str | None: ...
+    @property
     def insert_at(self) -> int: ...
     @property
     def empty(self) -> bool: ...
@@ -194,6 +211,7 @@ def rewrite(
     model: bytes | None = None,
     strip: bool = False,
     include_usage: bool = False,
+    cache_salt: bytes | None = None,
 ) -> bytes: ...
 
 @final
@@ -257,6 +275,212 @@ class Ledger:
     def ignored(self) -> tuple[int, int]: ...
 
 @final
+class Fit:
+    """Step-time constants and sizes of a kind of engine; times in ms, sizes in tokens and bytes."""
+
+    def __new__(
+        cls,
+        profile: str | None = None,
+        changes: list[tuple[str, float]] | None = None,
+        chunk_tokens: int = 0,
+    ) -> Fit: ...
+    @staticmethod
+    def profiles() -> list[str]: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+    @property
+    def chunk_tokens(self) -> int: ...
+    def values(self) -> list[tuple[str, float]]: ...
+    def prefill_ms(self, n: int, p: int = 0) -> float: ...
+    def decode_ms(self, requests: int, kv_tokens: int) -> float: ...
+
+def fit_samples(
+    prefills: list[tuple[float, float, float]],
+    decodes: list[tuple[float, float, float]],
+    chunk_tokens: int,
+) -> tuple[Fit, float, float]: ...
+@final
+class Ask:
+    """What a request asks of the decision; None in its place asks for nothing."""
+
+    def __new__(
+        cls,
+        *,
+        overlap_weight: float = 1.0,
+        ttft_slo_ms: float = 0.0,
+        tpot_slo_ms: float = 0.0,
+        output_tokens: int = 0,
+        session_place: int | None = None,
+        available: bytes | None = None,
+    ) -> Ask: ...
+
+@final
+class Row:
+    """One engine as a decision saw it; tokens by tier, milliseconds by term."""
+
+    @property
+    def place(self) -> int: ...
+    @property
+    def filtered(self) -> str: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def host(self) -> int: ...
+    @property
+    def disk(self) -> int: ...
+    @property
+    def remote(self) -> int: ...
+    @property
+    def predicted(self) -> int: ...
+    @property
+    def uncached(self) -> int: ...
+    @property
+    def cost_ms(self) -> float: ...
+    @property
+    def terms(self) -> list[tuple[str, float]]: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def late(self) -> int: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def queue_ms(self) -> float: ...
+    @property
+    def prefill_share(self) -> float: ...
+    @property
+    def ttft_ms(self) -> float: ...
+    @property
+    def tpot_ms(self) -> float: ...
+
+@final
+class Scorer:
+    """The engines of one team, weighed for requests; places in and out."""
+
+    def __new__(
+        cls,
+        ledger: Ledger,
+        index: Index | None,
+        engines: list[int],
+        slots: list[int],
+        weights: list[int],
+        max_conns: list[int],
+        fits: list[Fit],
+        capacity_tokens: list[int],
+        context_tokens: list[int] | None = None,
+        former: Scorer | None = None,
+    ) -> Scorer: ...
+    def __len__(self) -> int: ...
+    def select(
+        self, prompt: Prompt, eligible: bytes, now: float, seed: int, ask: Ask | None = None
+    ) -> Choice | None: ...
+    def at(self, place: int, prompt: Prompt, now: float, ask: Ask | None = None) -> Choice: ...
+    def explain(
+        self, prompt: Prompt, eligible: bytes, now: float, ask: Ask | None = None
+    ) -> list[Row]: ...
+    def factors(self) -> list[tuple[float, float]]: ...
+    def output_tokens(self) -> float: ...
+
+@final
+class Choice:
+    """A decision; nothing is counted until `start`."""
+
+    @property
+    def place(self) -> int: ...
+    @property
+    def row(self) -> Row: ...
+    @property
+    def cost_ms(self) -> float: ...
+    @property
+    def overlap(self) -> Match: ...
+    @property
+    def matched(self) -> int: ...
+    @property
+    def uncached(self) -> int: ...
+    @property
+    def ttft_ms(self) -> float: ...
+    @property
+    def runner_up(self) -> tuple[int, float] | None: ...
+    def start(self, now: float) -> Ticket: ...
+
+@final
+class Ticket:
+    """A request in flight, counted at its engine; ends by itself when nobody holds it."""
+
+    @property
+    def place(self) -> int: ...
+    def first(self, now: float) -> bool: ...
+    def end(self, now: float, output_tokens: int | None = None) -> bool: ...
+
+@final
+class Trace:
+    """Requests in the order of their arrival, as the simulator takes them."""
+
+    def __new__(
+        cls, block: int, at_s: bytes, input: bytes, output: bytes, counts: bytes, blocks: bytes
+    ) -> Trace: ...
+    def __len__(self) -> int: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    def reusable_tokens(self) -> int: ...
+
+@final
+class Simulated:
+    """What one run came to; times in seconds."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def preempted(self) -> int: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def hit_tokens(self) -> int: ...
+    @property
+    def end_s(self) -> float: ...
+    @property
+    def busy_s(self) -> list[float]: ...
+    @property
+    def spread(self) -> list[int]: ...
+    def good(self, ttft_s: float, tpot_s: float) -> int: ...
+    def mean(self, name: str) -> float: ...
+    def quantiles(self, name: str, shares: list[float]) -> list[float]: ...
+    def outcomes(self) -> bytes: ...
+
+def policies() -> list[str]: ...
+def simulate(
+    trace: Trace,
+    policy: str,
+    fit: Fit,
+    *,
+    engines: int = 8,
+    capacity_tokens: int = 0,
+    max_seqs: int = 1024,
+    speed: float = 1.0,
+    spread_s: float = 0.0,
+    seed: int = 0,
+    shared: bool = False,
+    gateways: int = 1,
+    shared_load: bool = True,
+    delay_s: float = 0.0,
+    loss: float = 0.0,
+    ttft_slo_ms: float = 0.0,
+    tpot_slo_ms: float = 0.0,
+    overlap_weight: float = 1.0,
+    events: bool = True,
+    believed: Fit | None = None,
+) -> Simulated: ...
+@final
 class Rates:
     """Rates of requests by key in shared memory."""
 
@@ -266,6 +490,21 @@ class Rates:
     def take(
         self, key: bytes, now_ns: int, interval_ns: int, burst: int, commit: bool
     ) -> float: ...
+
+@final
+class Limiter:
+    """All limits of one location: rates as (table, ns between two requests, requests above the
+    rate, those of them that need not wait or None for all, which key), places as (table, requests
+    in flight, which key). They are numbered in this order."""
+
+    def __new__(
+        cls,
+        rates: list[tuple[Rates, int, int, int | None, int]],
+        conns: list[tuple[Conns, int, int]],
+    ) -> Limiter: ...
+    def enter(self, keys: tuple[bytes, ...], now_ns: int) -> tuple[int, float] | None: ...
+    def hold(self, keys: tuple[bytes, ...]) -> tuple[int, float] | None: ...
+    def leave(self, keys: tuple[bytes, ...]) -> None: ...
 
 @final
 class Conns:
@@ -395,3 +634,27 @@ class Counters:
     def set(self, index: int, value: int) -> None: ...
     def value(self, index: int) -> int: ...
     def values(self) -> list[int]: ...
+
+@final
+class Tokenizer:
+    """A loaded tokenizer with the cache of its segments; threads share it."""
+
+    def __new__(
+        cls, path: str | PathLike[str], cache_bytes: int = ..., kind: str = "auto"
+    ) -> Tokenizer: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def refused(self) -> str | None: ...
+    def warm(self) -> None: ...
+    def encode(self, text: str, add_special_tokens: bool = False) -> bytes: ...
+    def prompt(
+        self,
+        text: str,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
+    def cost_bytes(self, text: str) -> int: ...
+    def stats(self) -> dict[str, int]: ...

@@ -15,7 +15,8 @@ _PHASES = ("connect", "connect", "wait", "body", "done")
 
 cdef class Leg(Reply):
     """One exchange with one engine, its reply relayed to a client. Set target, host, extra, body, edits and
-    reply_extra before start(); `owner` hears leg_head (for the plan's hook statuses) and, once, leg_done."""
+    reply_extra before start(); `owner` hears leg_head (for the plan's hook statuses), leg_first (if hear_first) and,
+    once, leg_done."""
     cdef Pool pool
     cdef RequestPlan request_plan
     cdef object owner
@@ -287,6 +288,10 @@ cdef class Leg(Reply):
                 return
         self.relay(head, now)
 
+    cdef first_output(self):
+        self.hear_first = False
+        self.owner.leg_first(self)
+
     cdef complete(self, bint excess):
         """The whole reply has come."""
         cdef Conn conn = self.conn
@@ -304,11 +309,12 @@ cdef class Leg(Reply):
 
     # ---- the end ----
 
-    cdef upstream_end(self, exc):
-        """The engine closed: an end of the reply where that is its framing, a fault elsewhere."""
+    cdef upstream_end(self, exc, bint cut):
+        """The engine closed: an end of the reply where that is its framing, a fault elsewhere. `cut`: anybody
+        on the way may have done it (RFC 9112 §9.8); a stream that has said that it is done is whole even so."""
         if self.over:
             return
-        if self.state == L_BODY and self.body_mode == B_CLOSE and exc is None:
+        if self.state == L_BODY and self.body_mode == B_CLOSE and exc is None and (not cut or self.meter.done_seen):
             self.end_of_stream(False)
             return
         if self.state == L_WAIT and self.reused and self.bytes_received == 0 and self.body_done:
@@ -316,7 +322,8 @@ cdef class Leg(Reply):
             # the engine had closed before they arrived. A bare reset proves nothing: it carries no such word.
             self.unsent = ((exc is None or isinstance(exc, BrokenPipeError))
                            and not self.conn.acknowledged(self.written_before))
-        self.fail("eof" if exc is None else "reset", "" if exc is None else str(exc))
+        self.fail("eof" if exc is None else "reset",
+                  str(exc) if exc is not None else "its TLS ended without close_notify" if cut else "")
 
     def cancel(self, why="cancelled"):
         """Ends the leg; its owner hears leg_done with this error."""

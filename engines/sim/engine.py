@@ -35,7 +35,8 @@ class Engine:
         self.faults = Faults(settings.faults, self)
         for publisher in self.publishers:
             if publisher is not None:
-                publisher.sendings = self.faults.sendings
+                publisher.sending = self.faults.sending
+                publisher.replaying = self.faults.replaying
         self.transfer = None if settings.transfer is None else Transfer(settings, self.cores)
         self.ended = asyncio.Event()  # the process is to end, having died of a request
         if self.transfer is not None:

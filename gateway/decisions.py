@@ -1,0 +1,83 @@
+"""What the gateway remembers of its decisions: the load they bring, and what they will leave in an
+engine's cache.
+
+    sent     the charge goes into the ledger; siblings of a burst see the blocks as there already
+    first    the prompt is computed: its charge is discharged, and engines whose events cannot be
+             followed are taken to hold it
+    ended    what the engine said it found is held against what was expected
+
+Invariant: every `sent` has its end (`Routed.over`), whatever became of the leg.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.context import Context
+    from gateway.counts_kv import KvCounts
+    from gateway.engine import Engine
+    from gateway.routed import Routed
+    from native._core import Index
+
+SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
+
+
+class Trust(Protocol):
+    """How far the picture of an engine's cache is right."""
+
+    def state(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+
+    def assumes(self, engine: Engine) -> bool:
+        """Whether its cache is followed by decisions, as its events are not."""
+
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
+        """An engine said what it found; times are monotonic seconds."""
+
+
+class Decisions:
+    def __init__(self, index: Index | None, trust: Trust, counts: KvCounts) -> None:
+        self._index = index
+        self._trust = trust
+        self._counts = counts
+
+    def trust(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+        return self._trust.state(engine)
+
+    def sent(self, kv: Routed, engine: Engine) -> None:
+        """A leg is about to start."""
+        now = monotonic()
+        assert kv.choice is not None and kv.prompt is not None
+        kv.ticket = kv.choice.start(now)
+        kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
+        if self._index is not None and engine.index_slot >= 0:
+            self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+
+    def first(self, ctx: Context) -> None:
+        """The first output of a reply."""
+        kv, engine, leg = ctx.kv, ctx.engine, ctx.leg
+        if kv is None or kv.ticket is None or engine is None or leg is None:
+            return
+        if leg.sse:  # another reply's first byte comes after its last token
+            kv.ticket.first(monotonic())
+        if engine.index_slot < 0 or leg.status != 200 or kv.prompt is None:
+            return
+        if self._index is None:
+            return
+        if not kv.prompt.exact or self._trust.assumes(engine):
+            self._index.assume(engine.index_slot, kv.prompt, engine.capacity_tokens)
+
+    def ended(self, ctx: Context) -> None:
+        """A request has ended."""
+        kv, leg = ctx.kv, ctx.leg
+        assert kv is not None
+        cached = -1
+        if leg is not None and leg.error is None and leg.status == 200:
+            cached = leg.cached_tokens
+        self._counts.request(kv, cached)
+        if cached >= 0 and kv.comparable:
+            engine = ctx.attempts[-1].engine
+            self._trust.observe(engine, kv.matched, cached, monotonic())
