@@ -22,6 +22,7 @@ pub mod msgpack;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
+pub mod samples;
 pub mod scan;
 pub mod score;
 pub mod shared;
@@ -69,7 +70,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_cost::{Ask, Row, Scorer};
     #[pymodule_export]
-    use crate::py_fit::Fit;
+    use crate::py_fit::{fit_samples, Fit};
     #[pymodule_export]
     use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]

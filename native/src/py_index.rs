@@ -166,9 +166,11 @@ impl Index {
         Self { inner: Arc::new(index::Index::new(max_bytes, hash::mix(secret))) }
     }
 
-    /// A slot for one engine, or for one rank of it. ValueError if there are 2048 already.
-    fn add_engine(&self) -> PyResult<usize> {
-        let slot = self.inner.add_engine();
+    /// A slot for one engine, or for one rank of it. `block_size`: tokens per block for as long as it has
+    /// not said; 0 is 16. ValueError if there are 2048 already.
+    #[pyo3(signature = (block_size=0))]
+    fn add_engine(&self, block_size: u32) -> PyResult<usize> {
+        let slot = self.inner.add_sized(block_size);
         slot.map(usize::from).ok_or_else(|| PyValueError::new_err("the index has no slot left"))
     }
 
@@ -212,6 +214,21 @@ impl Index {
     /// Tokens per block that the engine's events have; 0 if it has not said.
     fn block_size(&self, slot: usize) -> u32 {
         self.inner.block_size(Self::slot(slot))
+    }
+
+    /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
+    fn tokens(&self, slot: usize) -> u64 {
+        self.inner.tokens(Self::slot(slot))
+    }
+
+    /// Blocks an engine has said it has, in all its groups.
+    fn held(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).0)
+    }
+
+    /// Blocks an engine has announced that wait for a parent, or a twin with tokens, to be known.
+    fn waiting(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).1)
     }
 
     /// Sizes now, and counts since the start.

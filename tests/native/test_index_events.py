@@ -32,6 +32,7 @@ def test_a_hole_ends_the_prefix_and_closing_it_restores_it(engine: Engine) -> No
     engine.send(blocks(12))
     engine.send(removed(names()[5]))
     assert engine.device() == 5 * SIZE
+    assert engine.index.tokens(engine.slot) == 11 * SIZE
     engine.send(blocks(6, since=5))
     assert engine.device() == 12 * SIZE
     engine.send(removed(*reversed(names()[:3])))
@@ -87,9 +88,11 @@ def test_the_same_hash_twice_in_one_event_is_two_copies(engine: Engine) -> None:
 def test_unknown_parents_wait_and_are_bounded(engine: Engine) -> None:
     assert engine.send(blocks(12, since=4)).orphans == 8
     assert (engine.device(), engine.index.stats().orphans) == (0, 8)
+    assert (engine.index.held(engine.slot), engine.index.waiting(engine.slot)) == (0, 8)
     applied = engine.send(blocks(4))
     assert (applied.stored, applied.adopted) == (12, 8)
     assert (engine.device(), engine.index.stats().orphans) == (12 * SIZE, 0)
+    assert (engine.index.held(engine.slot), engine.index.waiting(engine.slot)) == (12, 0)
     for start in range(0, 40_000, 400):
         engine.send(stored(list(range(400)) * SIZE, SIZE, since=1, seed=start))
     stats = engine.index.stats()
@@ -181,8 +184,22 @@ def test_an_engine_that_is_silent_is_taken_to_keep_what_it_has_room_for(engine: 
     assert engine.device() == 12 * SIZE
     index.assume(engine.slot, new, 14 * SIZE)
     assert (engine.device(), engine.device(list(range(6 * SIZE)))) == (8 * SIZE, 6 * SIZE)
+    assert (index.tokens(engine.slot), index.block_size(engine.slot)) == (14 * SIZE, 0)
     index.clear(engine.slot)
-    assert engine.device() == 0
+    assert (engine.device(), index.tokens(engine.slot)) == (0, 0)
+
+
+def test_blocks_of_a_silent_engine_are_of_the_size_that_is_configured() -> None:
+    index = Index(1 << 20)
+    slot = index.add_engine(48)
+    prompt = Prompt.of_list([*IDS, 1])
+    index.assume(slot, prompt, 10_000)
+    assert index.match(prompt, [slot], 0.0)[0].device == len(IDS) // 48 * 48 == 192
+    index.clear(slot)
+    index.predict(slot, Prompt.of_list(IDS[:100]), 0.0, 5.0)
+    assert index.match(prompt, [slot], 1.0)[0].predicted == 96
+    index.apply(slot, batch(blocks(3)))
+    assert (index.block_size(slot), index.match(prompt, [slot], 1.0)[0].device) == (16, 48)
 
 
 # --- bytes ----------------------------------------------------------------------------------------

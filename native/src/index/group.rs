@@ -80,8 +80,10 @@ pub struct Group {
     pub known: Table,
     /// Copies beyond the first.
     copies: SpreadMap<(u64, Tiers), u32>,
-    /// Entries of which a part lies on disk or remote, and so outlives a reset of the engine.
+    /// Bits of entries for disk or remote: what outlives a reset of the engine.
     lasting: usize,
+    /// Entries on the device.
+    pub device: usize,
     /// The key at which eviction goes on.
     pub hand: u64,
 }
@@ -89,7 +91,7 @@ pub struct Group {
 impl Group {
     pub fn new(index: u32, lane: u16, role: Role, size: u32) -> Self {
         let (known, copies) = (Table::default(), SpreadMap::default());
-        Self { index, lane, role, size, known, copies, lasting: 0, hand: 0 }
+        Self { index, lane, role, size, known, copies, lasting: 0, device: 0, hand: 0 }
     }
 
     pub fn sequence(&self, key: u64) -> Option<u64> {
@@ -120,7 +122,7 @@ impl Group {
                 *entry & SEQUENCE
             }
         };
-        self.lasting += usize::from(!Tiers::VOLATILE.has(tier));
+        self.count(tier, |count| *count += 1);
         Some(sequence)
     }
 
@@ -152,7 +154,7 @@ impl Group {
         if left & !SEQUENCE == 0 {
             self.known.remove(key);
         }
-        self.lasting -= usize::from(!Tiers::VOLATILE.has(tier));
+        self.count(tier, |count| *count -= 1);
         Released::Last(left & SEQUENCE)
     }
 
@@ -165,9 +167,19 @@ impl Group {
                 self.copies.remove(&(key, tier));
             }
         }
-        let lasting = [Tiers::DISK, Tiers::REMOTE];
-        self.lasting -= lasting.into_iter().filter(|tier| tiers.has(*tier)).count();
+        self.count(tiers, |count| *count -= 1);
         Some((entry & SEQUENCE, tiers))
+    }
+
+    fn count(&mut self, tiers: Tiers, mut change: impl FnMut(&mut usize)) {
+        if tiers.has(Tiers::DEVICE) {
+            change(&mut self.device);
+        }
+        for tier in [Tiers::DISK, Tiers::REMOTE] {
+            if tiers.has(tier) {
+                change(&mut self.lasting);
+            }
+        }
     }
 
     /// True if all of it goes when the engine resets its cache.
@@ -179,6 +191,7 @@ impl Group {
     /// what goes.
     pub fn reset(&mut self, mut gone: impl FnMut(u64, Tiers)) {
         self.copies.clear();
+        self.device = 0;
         let entries = std::mem::take(&mut self.known);
         for (key, entry) in entries.into_entries() {
             let tiers = Tiers(entry as u8 & 15);

@@ -99,8 +99,13 @@ impl Recent {
     /// Takes out the oldest prompt, and those of its blocks no younger one has.
     fn pop(&mut self) {
         let Some((end, slot, chain)) = self.prompts.pop_front() else { return };
+        self.drop_blocks(slot, &chain, end);
+    }
+
+    /// Takes out a slot's part in blocks that end no later than `end`.
+    fn drop_blocks(&mut self, slot: u16, chain: &[u64], end: f64) {
         self.held -= chain.len();
-        for sequence in &chain {
+        for sequence in chain {
             let Some(holders) = self.blocks.get_mut(sequence) else { continue };
             let left = match holders {
                 Holders::One(one, until) => !(*one == slot && *until <= end),
@@ -117,11 +122,11 @@ impl Recent {
 
     /// Forgets a slot's prompts.
     pub fn forget(&mut self, slot: u16) {
-        let all = std::mem::take(self);
-        for (until, other, chain) in all.prompts {
-            if other != slot {
-                self.push(other, &chain, f64::NEG_INFINITY, until);
-            }
+        let prompts = std::mem::take(&mut self.prompts);
+        let (gone, kept) = prompts.into_iter().partition::<VecDeque<_>, _>(|it| it.1 == slot);
+        self.prompts = kept;
+        for (_, slot, chain) in gone {
+            self.drop_blocks(slot, &chain, f64::INFINITY);
         }
     }
 

@@ -40,7 +40,12 @@ impl Tail {
 /// What a lookup must know of an engine.
 #[derive(Clone, Debug, Default)]
 pub struct View {
+    /// Tokens per block; 0 for a slot that nobody has.
     pub block_size: u32,
+    /// True if the engine has said its block size.
+    pub told: bool,
+    /// Tokens on its device, as far as they are known or assumed.
+    pub tokens: u64,
     /// Lanes that must have every block.
     whole: Vec<u16>,
     tails: Vec<Tail>,
@@ -49,14 +54,11 @@ pub struct View {
 }
 
 impl View {
-    /// Of an engine that has announced nothing yet.
-    pub fn empty(block_size: u32) -> View {
-        View { block_size, ..View::default() }
-    }
-
-    pub fn of(slot: &Slot) -> View {
-        let size = slot.block_size();
-        let mut view = View { block_size: size, ..View::default() };
+    /// Of an engine whose blocks are of `otherwise` tokens where it has not said.
+    pub fn of(slot: &Slot, otherwise: u32) -> View {
+        let told = slot.block_size() > 0;
+        let size = if told { slot.block_size() } else { otherwise };
+        let mut view = View { block_size: size, told, ..View::default() };
         // An engine whose groups are all windows keeps no whole prefix; it is credited with what it
         // would be credited with if it did, which is less.
         let windows_only = slot.groups.iter().all(|group| group.role != Role::Whole);
