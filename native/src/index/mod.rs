@@ -270,7 +270,7 @@ impl Index {
         self.shared.read().views.get(slot as usize).map_or(0, |view| view.tokens)
     }
 
-    /// Blocks an engine has said it has, in all its groups, and blocks of its that wait to be known.
+    /// Blocks an engine has said it has, in all its groups, and blocks of its that wait for a parent.
     pub fn sizes(&self, slot: u16) -> (usize, usize) {
         let sizes = |slot: &Slot| (slot.entries(), slot.waiting());
         self.engine(slot).map_or((0, 0), |engine| sizes(&lock(&engine).slot))
