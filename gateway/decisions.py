@@ -68,7 +68,8 @@ class Decisions:
         if self._index is None:
             return
         if not kv.prompt.exact or self._trust.assumes(engine):
-            self._index.assume(engine.index_slot, kv.prompt, engine.capacity_tokens)
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, kv.prompt, holds)
 
     def ended(self, ctx: Context) -> None:
         """A request has ended."""
