@@ -172,3 +172,13 @@ async def test_requests_are_served_while_nothing_is_loaded_yet(  # type: ignore[
         go.set()
     await settled(gw, "local")
     assert receipt(await gw.client.post("/v1/chat/completions", json=CHAT))["prompt"] == "local"
+
+
+@pytest.mark.parametrize("source", ["local", "remote"])
+async def test_behind_another_server_it_is_the_same(serve, sim, model: Path, source: str) -> None:  # type: ignore[no-untyped-def]
+    tokenizer = str(model) if source == "local" else "remote"
+    gw = await serve([sim("--tokenizer", model)], upstream=f"tokenizer {tokenizer};")
+    await settled(gw, "local" if source == "local" else "engine")
+    for size in (10, 30_000):
+        reply = await gw.running.memory.post("/v1/chat/completions", json=chat(" the" * size))
+        assert receipt(reply)["prompt"] == ("local" if source == "local" else "tokenize")
