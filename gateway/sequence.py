@@ -8,10 +8,10 @@ still has again to who asks ("replay from N"). It gives no sign of a restart but
                                 ↑                          │ gap, restart, connection back, check
                                 └──────────────────────────┘
 
-Invariants: what has been applied since the last clear is a run of one publisher's batches, in order,
-without a hole; `whole`: it begins with the first, or where the engine emptied its cache. Every
-replay begins with the last batch that was applied: another one is another publisher's. What comes
-in meanwhile waits, within bounds.
+Invariants: what was applied since the last clear is a run of one publisher's batches, without a
+hole; `whole`: it begins with the first, or where the engine emptied its cache. Every replay begins
+with the last batch that was applied: another one is another publisher's. What comes in meanwhile
+waits, within bounds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ NOT_CONNECTED = "not connected"
 UNPROVED = "its connection was away, and no replay tells whether it has restarted"
 LOST = "batches were lost, and its replay does not give them"
 
-# ("apply", payload), ("clear", why), ("ask", first number; a replay that runs is dropped),
-# ("hush", 0): a replay that runs is dropped.
+# ("apply", payload), ("clear", why), ("ask", first number) and ("hush", 0) drop a replay that runs.
 Step = tuple[str, bytes | int | str]
 
 

@@ -39,8 +39,8 @@ class Sending:
 
 SEND = Sending()
 Faulty = Callable[[], Sending]
-# How a replay goes: whole, silent (no answer), hole (all but the second half's first batch), cut (the
-# first half, and no sign of an end).
+# How a replay goes: whole, silent (no answer), hole (all but the second half's first batch), cut
+# (the first half, and no sign of an end).
 Replayed = Callable[[], str]
 
 
