@@ -88,6 +88,7 @@ class TokenSources:
         environment: Mapping[str, str],
     ) -> None:
         self.by_upstream: dict[str, TokenSource] = {}
+        # Hears of every step of an upstream's.
         self.changed: Callable[[str, TokenSource], None] = lambda upstream, source: None
         self._table = table
         self._engine = engine

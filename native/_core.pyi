@@ -26,12 +26,18 @@ __all__ = [
     "Scan",
     "Scorer",
     "SeriesSnapshot",
+    "Simulated",
     "Stats",
+    "Template",
     "Ticket",
     "Tokenizer",
+    "Trace",
     "__version__",
+    "fit_samples",
+    "policies",
     "rewrite",
     "scan",
+    "simulate",
     "splice",
 ]
 
@@ -72,13 +78,13 @@ class Applied:
     @property
     def orphans(self) -> int: ...
     @property
+    def untold(self) -> int: ...
+    @property
     def adopted(self) -> int: ...
     @property
     def lost(self) -> int: ...
     @property
     def resized(self) -> int: ...
-    @property
-    def evicted(self) -> int: ...
     @property
     def ignored(self) -> dict[str, int]: ...
     @property
@@ -126,6 +132,8 @@ class IndexStats:
     @property
     def orphaned(self) -> int: ...
     @property
+    def untold(self) -> int: ...
+    @property
     def adopted(self) -> int: ...
     @property
     def lost(self) -> int: ...
@@ -140,10 +148,10 @@ class IndexStats:
 
 @final
 class Index:
-    """Which engine holds which blocks. One thread may apply events while another looks prompts up."""
+    """Which engine holds which blocks. Threads may apply events while others look prompts up."""
 
     def __new__(cls, max_bytes: int) -> Index: ...
-    def add_engine(self) -> int: ...
+    def add_engine(self, block_size: int = 0) -> int: ...
     def remove_engine(self, slot: int) -> None: ...
     def clear(self, slot: int) -> None: ...
     def apply(self, slot: int, payload: bytes) -> Applied: ...
@@ -151,6 +159,9 @@ class Index:
     def assume(self, slot: int, prompt: Prompt, capacity_tokens: int) -> None: ...
     def match(self, prompt: Prompt, slots: list[int], now: float) -> list[Match]: ...
     def block_size(self, slot: int) -> int: ...
+    def tokens(self, slot: int) -> int: ...
+    def held(self, slot: int) -> int: ...
+    def waiting(self, slot: int) -> int: ...
     def stats(self) -> IndexStats: ...
 
 @final
@@ -286,6 +297,11 @@ class Fit:
     def prefill_ms(self, n: int, p: int = 0) -> float: ...
     def decode_ms(self, requests: int, kv_tokens: int) -> float: ...
 
+def fit_samples(
+    prefills: list[tuple[float, float, float]],
+    decodes: list[tuple[float, float, float]],
+    chunk_tokens: int,
+) -> tuple[Fit, float, float]: ...
 @final
 class Ask:
     """What a request asks of the decision; None in its place asks for nothing."""
@@ -401,6 +417,70 @@ class Ticket:
     def first(self, now: float) -> bool: ...
     def end(self, now: float, output_tokens: int | None = None) -> bool: ...
 
+@final
+class Trace:
+    """Requests in the order of their arrival, as the simulator takes them."""
+
+    def __new__(
+        cls, block: int, at_s: bytes, input: bytes, output: bytes, counts: bytes, blocks: bytes
+    ) -> Trace: ...
+    def __len__(self) -> int: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    def reusable_tokens(self) -> int: ...
+
+@final
+class Simulated:
+    """What one run came to; times in seconds."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def preempted(self) -> int: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def hit_tokens(self) -> int: ...
+    @property
+    def end_s(self) -> float: ...
+    @property
+    def busy_s(self) -> list[float]: ...
+    @property
+    def spread(self) -> list[int]: ...
+    def good(self, ttft_s: float, tpot_s: float) -> int: ...
+    def mean(self, name: str) -> float: ...
+    def quantiles(self, name: str, shares: list[float]) -> list[float]: ...
+    def outcomes(self) -> bytes: ...
+
+def policies() -> list[str]: ...
+def simulate(
+    trace: Trace,
+    policy: str,
+    fit: Fit,
+    *,
+    engines: int = 8,
+    capacity_tokens: int = 0,
+    max_seqs: int = 1024,
+    speed: float = 1.0,
+    spread_s: float = 0.0,
+    seed: int = 0,
+    shared: bool = False,
+    gateways: int = 1,
+    shared_load: bool = True,
+    delay_s: float = 0.0,
+    loss: float = 0.0,
+    ttft_slo_ms: float = 0.0,
+    tpot_slo_ms: float = 0.0,
+    overlap_weight: float = 1.0,
+    events: bool = True,
+    believed: Fit | None = None,
+) -> Simulated: ...
 @final
 class Rates:
     """Rates of requests by key in shared memory."""
@@ -557,6 +637,13 @@ class Counters:
     def values(self) -> list[int]: ...
 
 @final
+class Template:
+    """A chat template compiled for rendering without Python."""
+
+    def __new__(cls, source: str) -> Template: ...
+    def render(self, context: bytes, now_s: int | None = None) -> str: ...
+
+@final
 class Tokenizer:
     """A loaded tokenizer with the cache of its segments; threads share it."""
 
@@ -572,6 +659,15 @@ class Tokenizer:
     def prompt(
         self,
         text: str,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
+    def render_prompt(
+        self,
+        template: Template,
+        context: bytes,
         add_special_tokens: bool,
         lora: str | None = None,
         salt: str | None = None,

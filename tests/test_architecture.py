@@ -28,8 +28,8 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached", "addresses",
-     "fingerprints", "pending", "tally", "sources", "trust", "board"),
+    ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
+     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
@@ -46,7 +46,7 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches"),
+    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
     ("fronts",),
     PHASES,
     ("verdict",),
@@ -57,7 +57,7 @@ RANKS = (
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "admin_client"),
+    ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
     ("cli_upstream", "cli_explain"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )

@@ -154,20 +154,22 @@ struct Parts {
     fetch_ms: f64,
 }
 
-/// A tier is used where loading is quicker than computing; what lies behind it is unreachable else.
+/// A tier is used where loading is quicker than computing; else what lies behind it is out of reach.
 fn parts(engine: &Engine, overlap: &Overlap, tokens: f64, weight: f64) -> Parts {
     let mut there = f64::from(overlap.device);
     let mut fetch_ms = 0.0;
     let lower = [overlap.host, overlap.disk, overlap.remote].map(f64::from);
-    for (n, per_token) in lower.into_iter().zip(engine.fetch_ms) {
-        let load = n * per_token;
-        if load > engine.fit.tokens_ms(n, there) {
-            break;
+    let reached = lower.into_iter().zip(engine.fetch_ms).all(|(n, per_token)| {
+        let is_worth = n * per_token <= engine.fit.tokens_ms(n, there);
+        if is_worth {
+            there += n;
+            fetch_ms += n * per_token;
         }
-        there += n;
-        fetch_ms += load;
+        is_worth
+    });
+    if reached {
+        there += f64::from(overlap.predicted);
     }
-    there += f64::from(overlap.predicted);
     let there = (there * weight).min(tokens);
     Parts { uncached: tokens - there, there, fetch_ms: fetch_ms * weight.min(1.0) }
 }
@@ -274,3 +276,7 @@ pub fn cheapest(rows: &[Row], seed: u64) -> Option<usize> {
     }
     best.map(|(place, _)| place)
 }
+
+#[cfg(test)]
+#[path = "cost_test.rs"]
+mod tests;

@@ -167,10 +167,14 @@ impl Decoder {
                 }
             }
         }
+        let mut rank = None;
         if items > 2 && !reader.nil() {
-            header.rank = reader.signed();
+            rank = reader.signed();
+            if rank.is_none() {
+                fault(if reader.skip().is_some() { Fault::Field } else { Fault::Framing });
+            }
         }
-        Header { ts, ..header }
+        Header { ts, rank, ..header }
     }
 
     fn event<'s, 'a: 's>(&'s mut self, reader: &mut Reader<'a>) -> Result<Event<'s>, Fault> {
@@ -226,7 +230,7 @@ impl Decoder {
         let small = |value: u64| u32::try_from(value).ok();
         match field {
             Field::Hashes => list(reader, &mut self.hashes, hash)?,
-            Field::Tokens => list(reader, &mut self.tokens, |it| small(it.unsigned()?))?,
+            Field::Tokens => tokens(reader, &mut self.tokens)?,
             Field::Parent => event.parent = Some(hash(reader)?),
             Field::BlockSize => event.block_size = small(reader.unsigned()?)?,
             Field::LoraId => event.lora_id = Some(reader.signed()?),
@@ -261,6 +265,20 @@ fn list<'a, T>(
         out.push(item(reader)?);
     }
     Some(())
+}
+
+/// Reads an array of token ids, which are most of what an engine sends.
+fn tokens(reader: &mut Reader<'_>, out: &mut Vec<u32>) -> Option<()> {
+    let items = reader.array()?;
+    out.clear();
+    out.reserve(items.min(reader.left()));
+    loop {
+        reader.run(items - out.len(), |id| out.push(id));
+        if out.len() == items {
+            return Some(());
+        }
+        out.push(u32::try_from(reader.unsigned()?).ok()?);
+    }
 }
 
 /// A block hash: a number, signed or not, or bytes of which the last eight count, big-endian, as vLLM

@@ -22,6 +22,7 @@ pub mod msgpack;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
+pub mod samples;
 pub mod scan;
 pub mod score;
 pub mod shared;
@@ -31,6 +32,7 @@ pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod template;
 pub mod tokens;
 
 #[cfg(feature = "python")]
@@ -52,6 +54,8 @@ mod py_scan;
 #[cfg(feature = "python")]
 mod py_shared;
 #[cfg(feature = "python")]
+mod py_sim;
+#[cfg(feature = "python")]
 mod py_stats;
 #[cfg(feature = "python")]
 mod py_ticket;
@@ -67,7 +71,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_cost::{Ask, Row, Scorer};
     #[pymodule_export]
-    use crate::py_fit::Fit;
+    use crate::py_fit::{fit_samples, Fit};
     #[pymodule_export]
     use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
@@ -81,9 +85,11 @@ mod _core {
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
+    use crate::py_sim::{policies, simulate, Simulated, Trace};
+    #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
     #[pymodule_export]
     use crate::py_ticket::{Choice, Ticket};
     #[pymodule_export]
-    use crate::py_tokens::Tokenizer;
+    use crate::py_tokens::{Template, Tokenizer};
 }

@@ -30,10 +30,16 @@ pub struct Limiter {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Entry {
-    /// Counted by the rates, and let in where it need not wait: then it holds its places.
-    Wait { seconds: f64, limit: usize },
+    /// It holds its places.
     In,
-    Refused { limit: usize },
+    /// Counted by the rates; it takes its places when it has waited.
+    Wait {
+        seconds: f64,
+        limit: usize,
+    },
+    Refused {
+        limit: usize,
+    },
 }
 
 impl Limiter {
@@ -51,7 +57,7 @@ impl Limiter {
     pub fn enter(&self, keys: &[&[u8]], now_ns: u64) -> Result<Entry, Fault> {
         let mut longest = Entry::In;
         let counted = || self.rates.iter().enumerate().filter(|(_, r)| !keys[r.key].is_empty());
-        let last = counted().last().map(|(limit, _)| limit);
+        let last = counted().next_back().map(|(limit, _)| limit);
         for (limit, rate) in counted() {
             let allowed = (rate.interval_ns, rate.burst);
             let seen = rate.table.take(keys[rate.key], now_ns, allowed, Some(limit) == last);

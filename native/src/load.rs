@@ -83,6 +83,9 @@ impl Recent {
 
     /// What is left of it now. A clock that is behind by less than half its range reads as now.
     fn left_ms(self, now_s: f64) -> f64 {
+        if self.work_ms == 0.0 {
+            return 0.0;
+        }
         let ago = Self::clock(now_s).wrapping_sub(self.at_ms) as i32;
         f64::from(self.work_ms) * (-f64::from(ago.max(0)) / (FADE_S * 1e3)).exp()
     }
@@ -196,11 +199,13 @@ impl Ledger {
         let mut load = Load::default();
         let mut us = 0;
         for row in 0..self.shared.rows() {
-            if !self.counts_for(row, engine) {
+            // A row without requests has nothing charged either.
+            let inflight = self.inflight_of(row, engine);
+            if inflight == 0 {
                 continue;
             }
             let gauge = |plane| self.hot(plane, row, engine).load(Ordering::Relaxed);
-            load.inflight += self.inflight_of(row, engine);
+            load.inflight += inflight;
             load.waiting += gauge(self.plan.waiting);
             load.late += gauge(self.plan.late);
             load.prefill_tokens += gauge(self.plan.prefill);

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 use crate::fit::{self, builtin};
 use crate::py_shared::value_error;
+use crate::samples::{self, Decode, Prefill};
 
 /// Step-time constants and sizes of a kind of engine: a built-in profile, with changes.
 #[pyclass(frozen, module = "native._core")]
@@ -75,4 +76,26 @@ impl Fit {
     fn decode_ms(&self, requests: u64, kv_tokens: u64) -> f64 {
         self.profile.fit.decode_ms(requests as f64, kv_tokens as f64)
     }
+}
+
+/// A fit out of measurements, and its mean relative error at prompts and at answers.
+///
+/// `prefills`: (tokens computed, tokens cached before them, ms to the first token) of prompts alone on
+/// an idle engine; `decodes`: (answers at once, KV tokens they hold, ms per token). Three of each are
+/// needed, better a dozen. ValueError for samples that cannot be.
+#[pyfunction]
+pub fn fit_samples(
+    prefills: Vec<(f64, f64, f64)>,
+    decodes: Vec<(f64, f64, f64)>,
+    chunk_tokens: u64,
+) -> PyResult<(Fit, f64, f64)> {
+    let prefills: Vec<_> = prefills.into_iter().map(|(n, p, ms)| Prefill { n, p, ms }).collect();
+    let decodes: Vec<_> = decodes
+        .into_iter()
+        .map(|(requests, kv_tokens, ms)| Decode { requests, kv_tokens, ms })
+        .collect();
+    let found = samples::fit(&prefills, &decodes, chunk_tokens as f64).map_err(value_error)?;
+    let neutral = *builtin(fit::NEUTRAL).map_err(value_error)?;
+    let profile = fit::Profile { fit: found.fit, chunk_tokens, ..neutral };
+    Ok((Fit { profile }, found.prefill_error, found.decode_error))
 }

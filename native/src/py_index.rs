@@ -27,16 +27,16 @@ pub struct Applied {
     removed: u64,
     /// Times the engine emptied its cache.
     cleared: u64,
-    /// Put aside until their parent, or their twin with tokens, is known.
+    /// Put aside until their parent is known.
     orphans: u64,
+    /// Announced without tokens and put aside until a twin with tokens is known.
+    untold: u64,
     /// Put aside earlier, known now.
     adopted: u64,
-    /// Put aside, and gone before they were known.
+    /// Put aside for a parent, and gone before it was known.
     lost: u64,
     /// Times the engine's block size changed, and everything was dropped.
     resized: u64,
-    /// Taken out to keep the index's limit.
-    evicted: u64,
     /// Not taken, by reason; reasons that do not occur are left out.
     ignored: Py<PyDict>,
     /// Events, or the batch, that could not be read, by reason.
@@ -69,10 +69,10 @@ impl Applied {
             removed: applied.counts.removed,
             cleared: applied.counts.cleared,
             orphans: applied.counts.orphaned,
+            untold: applied.counts.untold,
             adopted: applied.counts.adopted,
             lost: applied.counts.lost,
             resized: applied.counts.resized,
-            evicted: applied.counts.evicted,
             ignored: named(py, &Ignored::NAMES, &ignored)?,
             malformed: named(py, &Fault::NAMES, &malformed)?,
         })
@@ -124,7 +124,7 @@ pub struct IndexStats {
     blocks: usize,
     /// Memory allocated.
     bytes: usize,
-    /// Blocks put aside.
+    /// Blocks that wait for a parent.
     orphans: usize,
     /// Blocks of prompts sent a moment ago.
     predicted: usize,
@@ -133,6 +133,7 @@ pub struct IndexStats {
     removed: u64,
     cleared: u64,
     orphaned: u64,
+    untold: u64,
     adopted: u64,
     lost: u64,
     resized: u64,
@@ -157,8 +158,8 @@ impl Index {
 #[pymethods]
 impl Index {
     /// Keeps at most `max_bytes` for blocks, counted at 64 bytes for every engine that has one. Beyond
-    /// it an engine's new blocks replace those of its own that no lookup has matched of late, or are
-    /// not taken.
+    /// it the engine that has most gives up blocks that no lookup has matched of late; where there are
+    /// none, new blocks are not taken (`ignored["full"]`).
     #[new]
     fn new(max_bytes: usize) -> Self {
         let stack = 0u8;
@@ -169,9 +170,11 @@ impl Index {
         Self { inner: Arc::new(index::Index::new(max_bytes, hash::mix(secret))) }
     }
 
-    /// A slot for one engine, or for one rank of it. ValueError if there are 2048 already.
-    fn add_engine(&self) -> PyResult<usize> {
-        let slot = self.inner.add_engine();
+    /// A slot for one engine, or for one rank of it. `block_size`: tokens per block for as long as it has
+    /// not said; 0 is 16. ValueError if there are 2048 already.
+    #[pyo3(signature = (block_size=0))]
+    fn add_engine(&self, block_size: u32) -> PyResult<usize> {
+        let slot = self.inner.add_sized(block_size);
         slot.map(usize::from).ok_or_else(|| PyValueError::new_err("the index has no slot left"))
     }
 
@@ -217,6 +220,21 @@ impl Index {
         self.inner.block_size(Self::slot(slot))
     }
 
+    /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
+    fn tokens(&self, slot: usize) -> u64 {
+        self.inner.tokens(Self::slot(slot))
+    }
+
+    /// Blocks an engine has said it has, in all its groups.
+    fn held(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).0)
+    }
+
+    /// Blocks an engine has announced that wait for a parent to be known.
+    fn waiting(&self, py: Python<'_>, slot: usize) -> usize {
+        py.detach(|| self.inner.sizes(Self::slot(slot)).1)
+    }
+
     /// Sizes now, and counts since the start.
     fn stats(&self, py: Python<'_>) -> PyResult<IndexStats> {
         let stats = py.detach(|| self.inner.stats());
@@ -232,6 +250,7 @@ impl Index {
             removed: counts.removed,
             cleared: counts.cleared,
             orphaned: counts.orphaned,
+            untold: counts.untold,
             adopted: counts.adopted,
             lost: counts.lost,
             resized: counts.resized,

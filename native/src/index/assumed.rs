@@ -1,7 +1,9 @@
 //! What an engine that announces nothing is taken to hold: the blocks of the prompts sent to it, least
 //! recently used first out, up to the tokens it has room for.
 
+use super::slot::Retired;
 use super::table::Table;
+use super::tiers::Tiers;
 use crate::hash::mix;
 
 /// No node.
@@ -104,10 +106,11 @@ impl Assumed {
         }
     }
 
-    /// All blocks, in no order.
-    pub fn into_blocks(self) -> impl Iterator<Item = u64> + Send {
+    /// Its lane, given up with all blocks.
+    pub fn retire(self) -> Retired {
         let nodes = self.nodes;
-        self.places.into_entries().map(move |(_, at)| nodes[at as usize].sequence)
+        let block = move |(_, at): (u64, u64)| (nodes[at as usize].sequence, Tiers::DEVICE);
+        Retired { lane: self.lane, blocks: Box::new(self.places.into_entries().map(block)) }
     }
 }
 
@@ -130,7 +133,7 @@ mod tests {
         });
         assert_eq!(gone, [3, 2]);
         assumed.touch(&chain(&[8, 9, 10, 11, 12, 13, 14]), 5, |_, _| ());
-        let mut left: Vec<u64> = assumed.into_blocks().map(|sequence| sequence >> 4).collect();
+        let mut left: Vec<u64> = assumed.retire().blocks.map(|block| block.0 >> 4).collect();
         left.sort();
         assert_eq!(left, [8, 9, 10, 11, 12], "a prompt larger than the room keeps its start");
     }

@@ -1,6 +1,6 @@
-//! What became of the blocks and events of a batch.
+//! What became of blocks and events: of a batch, and of all of them.
 
-use crate::events::Fault;
+use crate::events::{Fault, Header};
 
 /// Why blocks of an event were not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,11 +34,13 @@ pub struct Counts {
     pub removed: u64,
     /// `AllBlocksCleared` events.
     pub cleared: u64,
-    /// Put aside until their parent, or their twin with tokens, is known.
+    /// Put aside until their parent is known.
     pub orphaned: u64,
+    /// Announced without tokens and put aside until a twin with tokens is known.
+    pub untold: u64,
     /// Put aside earlier, known now.
     pub adopted: u64,
-    /// Put aside, and gone before they were known.
+    /// Put aside for a parent, and gone before it was known.
     pub lost: u64,
     /// Times an engine's block size changed and all its blocks were dropped.
     pub resized: u64,
@@ -59,6 +61,7 @@ impl Counts {
         self.removed += other.removed;
         self.cleared += other.cleared;
         self.orphaned += other.orphaned;
+        self.untold += other.untold;
         self.adopted += other.adopted;
         self.lost += other.lost;
         self.resized += other.resized;
@@ -70,4 +73,27 @@ impl Counts {
             *sum += more;
         }
     }
+}
+
+/// What a batch came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    pub header: Header,
+    pub counts: Counts,
+    /// `session_id` of the last event that had one.
+    pub session: Option<String>,
+}
+
+/// Sizes now, counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexStats {
+    /// (block, engine) pairs.
+    pub pairs: usize,
+    /// Distinct blocks.
+    pub blocks: usize,
+    pub bytes: usize,
+    pub orphans: usize,
+    pub predicted: usize,
+    pub engines: usize,
+    pub counts: Counts,
 }

@@ -7,8 +7,7 @@
 //! requests that start together with one prefix each compute and store it.
 //! Disk and remote stores keep one object a hash and announce it again at will: there a block is in or out.
 
-use std::collections::HashMap;
-
+use super::spread::SpreadMap;
 use super::table::Table;
 use super::tiers::Tiers;
 use crate::blocks::SEQUENCE;
@@ -80,17 +79,19 @@ pub struct Group {
     /// Key -> sequence hash, tiers in its low four bits.
     pub known: Table,
     /// Copies beyond the first.
-    copies: HashMap<(u64, Tiers), u32>,
-    /// Entries of which a part lies on disk or remote, and so outlives a reset of the engine.
+    copies: SpreadMap<(u64, Tiers), u32>,
+    /// Bits of entries for disk or remote: what outlives a reset of the engine.
     lasting: usize,
+    /// Entries on the device.
+    pub device: usize,
     /// The key at which eviction goes on.
     pub hand: u64,
 }
 
 impl Group {
     pub fn new(index: u32, lane: u16, role: Role, size: u32) -> Self {
-        let (known, copies) = (Table::default(), HashMap::new());
-        Self { index, lane, role, size, known, copies, lasting: 0, hand: 0 }
+        let (known, copies) = (Table::default(), SpreadMap::default());
+        Self { index, lane, role, size, known, copies, lasting: 0, device: 0, hand: 0 }
     }
 
     pub fn sequence(&self, key: u64) -> Option<u64> {
@@ -102,20 +103,35 @@ impl Group {
         self.known.bytes() + self.copies.capacity() * 25
     }
 
-    /// One more copy; true if the block was not in this tier before.
-    pub fn hold(&mut self, key: u64, sequence: u64, tier: Tiers) -> bool {
-        match self.known.get_mut(key) {
-            None => self.known.insert(key, sequence & SEQUENCE | u64::from(tier.0)),
+    /// One more copy. The block's sequence hash if it was not in this tier before; that is the one given
+    /// unless the key is known.
+    pub fn hold(&mut self, key: u64, sequence: u64, tier: Tiers) -> Option<u64> {
+        let sequence = match self.known.get_mut(key) {
+            None => {
+                self.known.insert(key, sequence & SEQUENCE | u64::from(tier.0));
+                sequence
+            }
             Some(entry) if Tiers(*entry as u8 & 15).has(tier) => {
                 if Tiers::VOLATILE.has(tier) {
                     *self.copies.entry((key, tier)).or_default() += 1;
                 }
-                return false;
+                return None;
             }
-            Some(entry) => *entry |= u64::from(tier.0),
-        }
-        self.lasting += usize::from(!Tiers::VOLATILE.has(tier));
-        true
+            Some(entry) => {
+                *entry |= u64::from(tier.0);
+                *entry & SEQUENCE
+            }
+        };
+        self.count(tier, |count| *count += 1);
+        Some(sequence)
+    }
+
+    /// The block is another one than we took it for. What it was, and the tiers it is in.
+    pub fn rename(&mut self, key: u64, sequence: u64) -> Option<(u64, Tiers)> {
+        let entry = self.known.get_mut(key)?;
+        let was = *entry;
+        *entry = sequence & SEQUENCE | was & !SEQUENCE;
+        Some((was & SEQUENCE, Tiers(was as u8 & 15)))
     }
 
     /// One copy less.
@@ -138,7 +154,7 @@ impl Group {
         if left & !SEQUENCE == 0 {
             self.known.remove(key);
         }
-        self.lasting -= usize::from(!Tiers::VOLATILE.has(tier));
+        self.count(tier, |count| *count -= 1);
         Released::Last(left & SEQUENCE)
     }
 
@@ -151,9 +167,28 @@ impl Group {
                 self.copies.remove(&(key, tier));
             }
         }
-        let lasting = [Tiers::DISK, Tiers::REMOTE];
-        self.lasting -= lasting.into_iter().filter(|tier| tiers.has(*tier)).count();
+        self.count(tiers, |count| *count -= 1);
         Some((entry & SEQUENCE, tiers))
+    }
+
+    fn count(&mut self, tiers: Tiers, mut change: impl FnMut(&mut usize)) {
+        if tiers.has(Tiers::DEVICE) {
+            change(&mut self.device);
+        }
+        for tier in [Tiers::DISK, Tiers::REMOTE] {
+            if tiers.has(tier) {
+                change(&mut self.lasting);
+            }
+        }
+    }
+
+    /// Every block in every tier, with its copies.
+    pub fn all_copies(&self) -> impl Iterator<Item = (u64, Tiers, u32)> + '_ {
+        let tiers = [Tiers::DEVICE, Tiers::HOST, Tiers::DISK, Tiers::REMOTE];
+        self.known.iter().flat_map(move |(key, entry)| {
+            let there = tiers.into_iter().filter(move |tier| Tiers(entry as u8 & 15).has(*tier));
+            there.map(move |tier| (key, tier, 1 + self.copies.get(&(key, tier)).unwrap_or(&0)))
+        })
     }
 
     /// True if all of it goes when the engine resets its cache.
@@ -165,6 +200,7 @@ impl Group {
     /// what goes.
     pub fn reset(&mut self, mut gone: impl FnMut(u64, Tiers)) {
         self.copies.clear();
+        self.device = 0;
         let entries = std::mem::take(&mut self.known);
         for (key, entry) in entries.into_entries() {
             let tiers = Tiers(entry as u8 & 15);
@@ -190,9 +226,10 @@ mod tests {
     #[test]
     fn a_block_is_gone_when_its_last_copy_is() {
         let mut group = group();
-        assert!(group.hold(1, 160, Tiers::DEVICE));
-        assert!(!group.hold(1, 160, Tiers::DEVICE));
-        assert!(group.hold(1, 160, Tiers::HOST));
+        assert_eq!(group.hold(1, 160, Tiers::DEVICE), Some(160));
+        assert_eq!(group.hold(1, 160, Tiers::DEVICE), None);
+        assert_eq!(group.hold(1, 320, Tiers::HOST), Some(160), "the first name counts");
+        assert_eq!(group.rename(1, 160), Some((160, Tiers(3))));
         assert_eq!(group.release(1, Tiers::DEVICE), Released::Copy);
         assert_eq!(group.release(1, Tiers::DEVICE), Released::Last(160));
         assert_eq!(group.release(1, Tiers::DEVICE), Released::Absent);

@@ -209,29 +209,30 @@ impl Holders {
         }
     }
 
-    /// A block's holders as masks over lanes, one per tier, each `words` words; false and zeros where
-    /// nobody holds it.
+    /// A block's holders as masks over lanes, one per tier; None where nobody holds it. `W` is at least
+    /// `words`.
     #[inline]
-    pub fn masks(&self, sequence: u64, masks: &mut [&mut [u64]; 4]) -> bool {
-        for mask in masks.iter_mut() {
-            mask.fill(0);
-        }
+    pub fn masks<const W: usize>(&self, sequence: u64) -> Option<[[u64; W]; 4]> {
         let (shard, key) = self.place(sequence);
         let shard = &self.shards[shard];
-        let Some(cell) = shard.table.get(key) else { return false };
+        let cell = shard.table.get(key)?;
+        let mut masks = [[0; W]; 4];
         if cell & WIDE == 0 {
             for (lane, tiers) in inline(cell) {
                 for (tier, mask) in masks.iter_mut().enumerate() {
-                    mask[lane / 64] |= u64::from(tiers.0 >> tier & 1) << (lane % 64);
+                    mask[lane / 64 % W] |= u64::from(tiers.0 >> tier & 1) << (lane % 64);
                 }
             }
-            return true;
+            return Some(masks);
         }
         let words = shard.rows.words;
-        for (mask, row) in masks.iter_mut().zip(shard.rows.row(cell as u32).chunks_exact(words)) {
-            mask[..words].copy_from_slice(row);
+        let row = shard.rows.row(cell as u32);
+        for (tier, mask) in masks.iter_mut().enumerate() {
+            for word in 0..words.min(W) {
+                mask[word] = row[tier * words + word];
+            }
         }
-        true
+        Some(masks)
     }
 
     /// The tiers in which a lane holds the block.
@@ -299,9 +300,7 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     fn masks(holders: &Holders, sequence: u64) -> Vec<(u16, Tiers)> {
-        let mut rows = [[0u64; WORDS_MAX]; 4];
-        let [a, b, c, d] = &mut rows;
-        holders.masks(sequence, &mut [&mut a[..], &mut b[..], &mut c[..], &mut d[..]]);
+        let rows = holders.masks::<WORDS_MAX>(sequence).unwrap_or([[0; WORDS_MAX]; 4]);
         let bit = |tier: usize, lane: usize| (rows[tier][lane / 64] >> (lane % 64) & 1) as u8;
         (0..LANES_MAX)
             .map(|lane| (lane as u16, Tiers((0..4).map(|tier| bit(tier, lane) << tier).sum())))

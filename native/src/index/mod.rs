@@ -7,6 +7,7 @@
 
 pub mod assumed;
 pub mod counts;
+mod engine;
 pub mod gate;
 pub mod group;
 pub mod holders;
@@ -15,6 +16,7 @@ pub mod lanes;
 pub mod orphans;
 pub mod recent;
 pub mod slot;
+pub mod spread;
 pub mod table;
 pub mod tiers;
 pub mod used;
@@ -24,10 +26,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::events::{Decoder, Event, Header};
+use crate::events::Event;
 use crate::prompt::Prompt;
 use assumed::Assumed;
 use counts::{Counts, Ignored};
+use engine::Engine;
 use gate::Gate;
 use holders::Holders;
 use lanes::Lanes;
@@ -37,10 +40,9 @@ use tiers::Tiers;
 use used::Used;
 use view::{View, Walk};
 
+pub use counts::{Applied, IndexStats};
 pub use view::Overlap;
 
-/// Tokens per block of an engine that has not said.
-pub const BLOCK_SIZE: u32 = 16;
 /// What a block held by one engine takes at most, everything counted.
 pub const PAIR_BYTES: usize = 64;
 /// Changes of the common map made without letting readers in.
@@ -51,38 +53,6 @@ const BATCH: usize = 512;
 const REAP: usize = 1024;
 /// Blocks a batch may evict when the index is at its limit.
 const EVICT: usize = 1024;
-
-/// What a batch came to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Applied {
-    pub header: Header,
-    pub counts: Counts,
-    /// `session_id` of the last event that had one.
-    pub session: Option<String>,
-}
-
-/// Sizes now, counts since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IndexStats {
-    /// (block, engine) pairs.
-    pub pairs: usize,
-    /// Distinct blocks.
-    pub blocks: usize,
-    pub bytes: usize,
-    pub orphans: usize,
-    pub predicted: usize,
-    pub engines: usize,
-    pub counts: Counts,
-}
-
-#[derive(Default)]
-struct Engine {
-    slot: Slot,
-    assumed: Option<Assumed>,
-    decoder: Decoder,
-    /// True once it is removed: a batch that waited for its lock comes too late.
-    gone: bool,
-}
 
 struct Shared {
     holders: Holders,
@@ -126,6 +96,12 @@ impl Index {
 
     /// A slot for one engine (one rank of it where it has several); None if there are too many.
     pub fn add_engine(&self) -> Option<u16> {
+        self.add_sized(0)
+    }
+
+    /// The same for an engine whose blocks are of so many tokens for as long as it has not said; 0 for
+    /// the usual ones.
+    pub fn add_sized(&self, block_size: u32) -> Option<u16> {
         let mut engines = lock(&self.engines);
         let slot = engines.iter().position(Option::is_none).unwrap_or(engines.len());
         if slot >= holders::LANES_MAX {
@@ -134,9 +110,11 @@ impl Index {
         if slot == engines.len() {
             engines.push(None);
         }
-        engines[slot] = Some(Arc::default());
+        let engine = Engine::new(block_size);
+        let view = engine.view();
+        engines[slot] = Some(Arc::new(Mutex::new(engine)));
         drop(engines);
-        self.publish(slot as u16, View::empty(BLOCK_SIZE));
+        self.publish(slot as u16, view);
         Some(slot as u16)
     }
 
@@ -160,7 +138,7 @@ impl Index {
         let mut out = Out::new(&self.lanes, 0);
         engine.slot.clear(&mut out);
         engine.gone = gone;
-        out.retired.extend(engine.assumed.take().map(retire));
+        out.retired.extend(engine.assumed.take().map(Assumed::retire));
         self.commit(slot, &engine, &mut out);
         if gone {
             self.publish(slot, View::default());
@@ -173,18 +151,13 @@ impl Index {
     /// Takes in one batch of events.
     pub fn apply(&self, slot: u16, payload: &[u8]) -> Applied {
         let Some(engine) = self.engine(slot) else { return Applied::default() };
+        let room = self.room();
         let mut engine = lock(&engine);
         let engine = &mut *engine;
         if engine.gone {
             return Applied::default();
         }
-        let mut out = Out::new(&self.lanes, self.room());
-        if out.room == 0 {
-            if engine.slot.evict(EVICT, |sequence| self.used.has(sequence), &mut out) {
-                self.used.turn();
-            }
-            self.commit(slot, engine, &mut out);
-        }
+        let mut out = Out::new(&self.lanes, room);
         let mut session = None;
         let mut decoder = std::mem::take(&mut engine.decoder);
         let header = decoder.decode(payload, |event| {
@@ -226,17 +199,18 @@ impl Index {
     /// has room for so many tokens no more.
     pub fn assume(&self, slot: u16, prompt: &Prompt, capacity_tokens: usize) {
         let Some(engine) = self.engine(slot) else { return };
+        let room = self.room();
         let mut engine = lock(&engine);
         let engine = &mut *engine;
         if engine.gone {
             return;
         }
-        let mut out = Out::new(&self.lanes, self.room());
+        let mut out = Out::new(&self.lanes, room);
         if engine.assumed.is_none() {
             engine.assumed = self.lanes.take().map(Assumed::new);
             out.reshaped = true;
         }
-        let size = block_size(&engine.slot);
+        let size = engine.block_size();
         if let Some(assumed) = engine.assumed.as_mut() {
             let lane = assumed.lane;
             let room = (capacity_tokens / size as usize).min(assumed.len() + out.room);
@@ -286,7 +260,20 @@ impl Index {
 
     /// Tokens per block that the engine's events have; 0 if it has not said.
     pub fn block_size(&self, slot: u16) -> u32 {
-        self.engine(slot).map_or(0, |engine| lock(&engine).slot.block_size())
+        let shared = self.shared.read();
+        let view = shared.views.get(slot as usize).filter(|view| view.told);
+        view.map_or(0, |view| view.block_size)
+    }
+
+    /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
+    pub fn tokens(&self, slot: u16) -> u64 {
+        self.shared.read().views.get(slot as usize).map_or(0, |view| view.tokens)
+    }
+
+    /// Blocks an engine has said it has, in all its groups, and blocks of its that wait for a parent.
+    pub fn sizes(&self, slot: u16) -> (usize, usize) {
+        let sizes = |slot: &Slot| (slot.entries(), slot.waiting());
+        self.engine(slot).map_or((0, 0), |engine| sizes(&lock(&engine).slot))
     }
 
     pub fn stats(&self) -> IndexStats {
@@ -324,27 +311,47 @@ impl Index {
         });
     }
 
-    /// Pairs that may be added.
+    /// Pairs that may be added. At the limit it makes some room: the engine that has most gives up
+    /// blocks that no lookup has matched of late. No engine may be locked by the caller.
     fn room(&self) -> usize {
         let pairs = self.shared.read().holders.len();
         self.used.want(pairs > self.pairs_max / 8 * 7);
-        self.pairs_max.saturating_sub(pairs)
+        let room = self.pairs_max.saturating_sub(pairs);
+        if room > 0 {
+            return room;
+        }
+        let engines = lock(&self.engines).clone();
+        // One that is locked is busy changing; another one will do.
+        let entries = |engine: &Arc<Mutex<Engine>>| {
+            engine.try_lock().map_or(0, |engine| engine.slot.entries())
+        };
+        let most = engines.iter().enumerate().filter_map(|(slot, engine)| {
+            engine.as_ref().map(|engine| (entries(engine), slot, engine))
+        });
+        let Some((_, slot, engine)) = most.max_by_key(|it| it.0) else { return 0 };
+        let mut engine = lock(engine);
+        let mut out = Out::new(&self.lanes, 0);
+        if engine.slot.evict(EVICT, |sequence| self.used.has(sequence), &mut out) {
+            self.used.turn();
+        }
+        self.commit(slot as u16, &engine, &mut out);
+        lock(&self.totals).add(&out.counts);
+        out.room
     }
 
     /// Makes what has been collected visible.
     fn commit(&self, slot: u16, engine: &Engine, out: &mut Out<'_>) {
         if std::mem::take(&mut out.reshaped) {
-            let mut view = View::of(&engine.slot);
-            view.block_size = block_size(&engine.slot);
-            view.assumed = engine.assumed.as_ref().map(|assumed| assumed.lane);
-            self.publish(slot, view);
+            self.publish(slot, engine.view());
         }
         lock(&self.retired).extend(out.retired.drain(..));
-        self.make(&out.changes);
+        let tokens = engine.tokens();
+        self.make(&out.changes, |shared| shared.views[slot as usize].tokens = tokens);
         out.changes.clear();
     }
 
-    fn make(&self, changes: &[Change]) {
+    /// Makes changes section by section; `also` is run in each.
+    fn make(&self, changes: &[Change], also: impl Fn(&mut Shared)) {
         for section in changes.chunks(SECTION) {
             self.shared.write(|shared| {
                 for change in section {
@@ -356,6 +363,7 @@ impl Index {
                         false => shared.holders.remove(*sequence, *lane, *tiers),
                     }
                 }
+                also(shared);
             });
         }
     }
@@ -368,7 +376,7 @@ impl Index {
         let changes: Vec<_> = (first.blocks.by_ref().take(REAP))
             .map(|(sequence, tiers)| Change { sequence, lane, tiers, held: false })
             .collect();
-        self.make(&changes);
+        self.make(&changes, |_| ());
         if changes.len() < REAP {
             retired.pop_front();
             self.lanes.give(lane);
@@ -381,15 +389,6 @@ fn next_size<'v>(views: impl Iterator<Item = &'v View>, done: u32) -> Option<u32
     views.map(|view| view.block_size).filter(|size| *size > done).min()
 }
 
-fn block_size(slot: &Slot) -> u32 {
-    match slot.block_size() {
-        0 => BLOCK_SIZE,
-        size => size,
-    }
-}
-
-fn retire(assumed: Assumed) -> Retired {
-    let lane = assumed.lane;
-    let blocks = assumed.into_blocks().map(|sequence| (sequence, Tiers::DEVICE));
-    Retired { lane, blocks: Box::new(blocks) }
-}
+#[cfg(test)]
+#[path = "mod_test.rs"]
+mod tests;

@@ -2,8 +2,9 @@
 //! yet (we came late, or a message is lost), and blocks announced without tokens whose twin is not
 //! known. They wait, in bounded numbers, the oldest leave first.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use super::spread::SpreadMap;
 use super::tiers::Tiers;
 
 /// Blocks that may wait per engine.
@@ -37,13 +38,13 @@ pub struct Found {
 
 #[derive(Default)]
 pub struct Orphans {
-    runs: HashMap<u64, Run>,
+    runs: SpreadMap<u64, Run>,
     order: VecDeque<u64>,
     next: u64,
     /// Key of a block -> the runs that wait for it.
-    waiting: HashMap<u64, Vec<u64>>,
+    waiting: SpreadMap<u64, Vec<u64>>,
     /// Where the copies of a waiting block are counted: run and place in it.
-    counted: HashMap<Copy, (u64, usize)>,
+    counted: SpreadMap<Copy, (u64, usize)>,
     blocks: usize,
 }
 
@@ -62,7 +63,7 @@ impl Orphans {
     }
 
     /// Lets consecutive blocks wait for their parent. `blocks` are keys and local hashes. Returns how
-    /// many blocks had to leave for them.
+    /// many others had to leave for them.
     pub fn push(&mut self, parent: u64, first: Copy, blocks: &[(u64, u64)]) -> usize {
         let blocks = blocks.iter().map(|(key, local)| (*key, Some(*local))).collect();
         self.add(parent, first, blocks)

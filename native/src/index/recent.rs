@@ -4,34 +4,14 @@
 //! A prompt enters with its whole chain and leaves with it, and a block lives at least as long as any
 //! block after it, so what an engine has of a chain here has no holes and can be searched by halves.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
+
+use super::spread::SpreadMap;
 
 /// Blocks kept, prompts that share them counted again.
 const BLOCKS_MAX: usize = 1 << 18;
 /// Prompts looked at for their end of life with every prompt that enters.
 const SWEEP: usize = 8;
-
-/// Sequence hashes are spread already.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // The low bits choose the bucket, and those of a sequence hash are zero.
-        self.0 = value.rotate_right(8);
-    }
-}
 
 /// Who is about to hold a block, and until when.
 enum Holders {
@@ -70,7 +50,7 @@ impl Holders {
 
 #[derive(Default)]
 pub struct Recent {
-    blocks: HashMap<u64, Holders, BuildHasherDefault<Spread>>,
+    blocks: SpreadMap<u64, Holders>,
     prompts: VecDeque<(f64, u16, Box<[u64]>)>,
     held: usize,
 }
@@ -119,8 +99,13 @@ impl Recent {
     /// Takes out the oldest prompt, and those of its blocks no younger one has.
     fn pop(&mut self) {
         let Some((end, slot, chain)) = self.prompts.pop_front() else { return };
+        self.drop_blocks(slot, &chain, end);
+    }
+
+    /// Takes out a slot's part in blocks that end no later than `end`.
+    fn drop_blocks(&mut self, slot: u16, chain: &[u64], end: f64) {
         self.held -= chain.len();
-        for sequence in &chain {
+        for sequence in chain {
             let Some(holders) = self.blocks.get_mut(sequence) else { continue };
             let left = match holders {
                 Holders::One(one, until) => !(*one == slot && *until <= end),
@@ -137,11 +122,11 @@ impl Recent {
 
     /// Forgets a slot's prompts.
     pub fn forget(&mut self, slot: u16) {
-        let all = std::mem::take(self);
-        for (until, other, chain) in all.prompts {
-            if other != slot {
-                self.push(other, &chain, f64::NEG_INFINITY, until);
-            }
+        let prompts = std::mem::take(&mut self.prompts);
+        let (gone, kept) = prompts.into_iter().partition::<VecDeque<_>, _>(|it| it.1 == slot);
+        self.prompts = kept;
+        for (_, slot, chain) in gone {
+            self.drop_blocks(slot, &chain, f64::INFINITY);
         }
     }
 
@@ -183,6 +168,7 @@ impl Recent {
 mod tests {
     use super::*;
     use crate::hash::{mix, Random};
+    use std::collections::HashMap;
 
     fn chain(of: &[u64]) -> Vec<u64> {
         of.iter()

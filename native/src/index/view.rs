@@ -40,7 +40,12 @@ impl Tail {
 /// What a lookup must know of an engine.
 #[derive(Clone, Debug, Default)]
 pub struct View {
+    /// Tokens per block; 0 for a slot that nobody has.
     pub block_size: u32,
+    /// True if the engine has said its block size.
+    pub told: bool,
+    /// Tokens on its device, as far as they are known or assumed.
+    pub tokens: u64,
     /// Lanes that must have every block.
     whole: Vec<u16>,
     tails: Vec<Tail>,
@@ -49,14 +54,11 @@ pub struct View {
 }
 
 impl View {
-    /// Of an engine that has announced nothing yet.
-    pub fn empty(block_size: u32) -> View {
-        View { block_size, ..View::default() }
-    }
-
-    pub fn of(slot: &Slot) -> View {
-        let size = slot.block_size();
-        let mut view = View { block_size: size, ..View::default() };
+    /// Of an engine whose blocks are of `otherwise` tokens where it has not said.
+    pub fn of(slot: &Slot, otherwise: u32) -> View {
+        let told = slot.block_size() > 0;
+        let size = if told { slot.block_size() } else { otherwise };
+        let mut view = View { block_size: size, told, ..View::default() };
         // An engine whose groups are all windows keeps no whole prefix; it is credited with what it
         // would be credited with if it did, which is less.
         let windows_only = slot.groups.iter().all(|group| group.role != Role::Whole);
@@ -115,37 +117,46 @@ impl Walk {
         chain: &[u64],
         views: impl Iterator<Item = &'v View> + Clone,
     ) {
-        let words = holders.words();
-        self.words = words;
+        match holders.words() {
+            ..=1 => self.walk::<1>(holders, chain, views),
+            2 => self.walk::<2>(holders, chain, views),
+            3..=4 => self.walk::<4>(holders, chain, views),
+            5..=8 => self.walk::<8>(holders, chain, views),
+            _ => self.walk::<WORDS_MAX>(holders, chain, views),
+        }
+    }
+
+    fn walk<'v, const W: usize>(
+        &mut self,
+        holders: &Holders,
+        chain: &[u64],
+        views: impl Iterator<Item = &'v View> + Clone,
+    ) {
+        self.words = W;
         self.runs.clear();
-        self.runs.resize(words * 64, Run::default());
+        self.runs.resize(W * 64, Run::default());
         self.rows.clear();
         let keep = views.clone().any(|view| !view.tails.is_empty());
-        let mut alive = [0u64; WORDS_MAX];
+        let (mut alive, mut below) = ([0u64; W], [0u64; W]);
         for lane in views.flat_map(|view| view.whole.iter().chain(&view.assumed)) {
-            if (*lane as usize) < words * 64 {
-                alive[*lane as usize / 64] |= 1 << (lane % 64);
+            // A lane beyond the words in use holds nothing yet.
+            if let Some(word) = alive.get_mut(*lane as usize / 64) {
+                *word |= 1 << (lane % 64);
             }
         }
-        let mut below = [0u64; WORDS_MAX];
-        let mut masks = [[0u64; WORDS_MAX]; 4];
-        let [device, host, disk, remote] = &mut masks;
-        let mut masks =
-            [&mut device[..words], &mut host[..words], &mut disk[..words], &mut remote[..words]];
         chain.iter().take(AHEAD).for_each(|sequence| holders.prefetch(*sequence));
         for (at, sequence) in chain.iter().enumerate() {
             if let Some(ahead) = chain.get(at + AHEAD) {
                 holders.prefetch(*ahead);
             }
-            if !holders.masks(*sequence, &mut masks) {
-                self.end(&alive[..words], at);
-                return;
-            }
+            let Some(masks) = holders.masks::<W>(*sequence) else {
+                return self.end(&alive, at);
+            };
             if keep {
-                self.rows.extend_from_slice(masks[0]);
+                self.rows.extend_from_slice(&masks[0]);
             }
             let mut any = 0;
-            for word in 0..words {
+            for word in 0..W {
                 let left = alive[word] & !masks[0][word];
                 if left != 0 {
                     self.end_word(word, left, at);
@@ -162,7 +173,7 @@ impl Walk {
                 return;
             }
         }
-        self.end(&alive[..words], chain.len());
+        self.end(&alive, chain.len());
     }
 
     fn end(&mut self, alive: &[u64], blocks: usize) {

@@ -235,21 +235,20 @@ impl Engine {
         let full =
             if to >= input { input.div_ceil(floor.trace.block) } else { to / floor.trace.block };
         let from = floor.seqs[row].pinned;
-        let ids = &floor.trace.blocks(row)[from as usize..full.max(from) as usize];
-        for (i, &id) in ids.iter().enumerate() {
-            let start = (from + i as u32) * floor.trace.block;
-            let tokens = floor.trace.block.min(input - start);
-            match &mut floor.shared {
-                Some(shared) => {
-                    shared.insert(id, ());
+        for at in from..full.max(from) {
+            let id = floor.trace.blocks(row)[at as usize];
+            let tokens = floor.trace.block.min(input - at * floor.trace.block);
+            let came = match &mut floor.shared {
+                Some(shared) => shared.insert(id, ()).is_none(),
+                None => self.cache.pin(id, tokens),
+            };
+            match floor.said.last_mut() {
+                Some(Said::Stored { row: last, to, .. }) if came && *last == row && *to == at => {
+                    *to += 1;
                 }
-                None => {
-                    self.cache.pin(id, tokens);
-                }
+                _ if came => floor.said.push(Said::Stored { row, from: at, to: at + 1 }),
+                _ => {}
             }
-        }
-        if full > from {
-            floor.said.push(Said::Stored { row, from, to: full });
         }
         let seq = &mut floor.seqs[row];
         seq.pinned = full.max(from);

@@ -1,13 +1,16 @@
-//! The gateway in a simulation: the ledger, the load and the cost that production runs.
+//! The gateways in a simulation: the index, ledger, load and cost that production runs.
 
 use std::sync::Arc;
 
+use super::announce;
+use super::engine::Said;
 use super::run::{Arrival, Router};
 use super::trace::Trace;
 use crate::cost::{self, Ask, Engine};
 use crate::fit::Fit;
-use crate::index::Overlap;
+use crate::index::{Index, Overlap};
 use crate::ledger::Ledger;
+use crate::load::Load;
 use crate::score::{Question, Seat, Stay, Team};
 
 /// How the gateways see the engines.
@@ -20,78 +23,113 @@ pub struct View {
     /// 0 = none.
     pub ttft_slo_ms: f64,
     pub tpot_slo_ms: f64,
+    pub overlap_weight: f64,
     /// Gateways count in one shared memory, as workers of one machine do; else each on its own.
     pub shared_load: bool,
+    /// They know what is cached by events; else they look into the engines themselves.
+    pub events: bool,
 }
 
-/// One or several gateways.
+/// Seconds that a routing decision counts as an announcement.
+const PREDICTED_S: f64 = 5.0;
+const INDEX_BYTES: usize = 1 << 30;
+
+/// One or several gateways. All of them hear the same events, so that one index will do.
 pub struct Gate {
     teams: Vec<Team>,
     view: View,
+    index: Index,
+    slots: Vec<u16>,
+    payload: Vec<u8>,
+    overlaps: Vec<Overlap>,
     stays: Vec<Option<(usize, Stay)>>,
 }
 
 impl Gate {
     pub fn new(engines: usize, gateways: usize, rows: usize, view: View) -> Result<Self, String> {
-        let mut teams = Vec::with_capacity(gateways);
-        let mut fd = None;
-        let mut handles = Vec::new();
+        let engine = Engine {
+            fit: view.fit,
+            chunk: view.chunk,
+            capacity: view.capacity,
+            context: 0,
+            max_conns: 0,
+            fetch_ms: [0.0; 3],
+        };
+        let mut teams: Vec<Team> = Vec::with_capacity(gateways);
         for at in 0..gateways {
-            let ledger = Ledger::open(gateways, engines, fd)?;
+            let first = teams.first().filter(|_| view.shared_load);
+            let ledger =
+                Ledger::open(gateways, engines, first.map(|team| team.ledger.shared.fd()))?;
             ledger.shared.bind(at)?;
-            if fd.is_none() {
-                handles =
-                    (0..engines).map(|_| ledger.add_engine()).collect::<Result<Vec<_>, _>>()?;
-            }
-            if view.shared_load {
-                fd = Some(
-                    teams.first().map_or(ledger.shared.fd(), |team: &Team| team.ledger.shared.fd()),
-                );
-            }
-            let engine = Engine {
-                fit: view.fit,
-                chunk: view.chunk,
-                capacity: view.capacity,
-                context: 0,
-                max_conns: 0,
-                fetch_ms: [0.0; 3],
+            let handles: Result<Vec<_>, _> = match first {
+                Some(team) => Ok(team.seats.iter().map(|seat| seat.handle).collect()),
+                None => (0..engines).map(|_| ledger.add_engine()).collect(),
             };
-            let seats = handles.iter().map(|&handle| Seat::new(handle, engine, None));
+            let seats = handles?.into_iter().map(|handle| Seat::new(handle, engine, None));
             teams.push(Team::new(Arc::new(ledger), seats.collect(), cost::OUTPUT));
         }
-        Ok(Self { teams, view, stays: vec![None; rows] })
+        let index = Index::new(INDEX_BYTES, 1);
+        let slots = (0..engines).map_while(|_| index.add_engine()).collect::<Vec<_>>();
+        if slots.len() < engines {
+            return Err(format!("the index has room for {} engines, not {engines}", slots.len()));
+        }
+        let (payload, overlaps) = Default::default();
+        Ok(Self { teams, view, index, slots, payload, overlaps, stays: vec![None; rows] })
+    }
+
+    /// Every engine's load, as each gateway sees it.
+    pub fn loads(&self, now_s: f64) -> Vec<Load> {
+        let seats = self.teams.iter().flat_map(|team| team.seats.iter().map(move |s| (team, s)));
+        seats.map(|(team, seat)| team.ledger.load(seat.handle, now_s)).collect()
+    }
+
+    /// What each engine has of the arrival's prompt, in tokens.
+    fn look(&mut self, arrival: &Arrival) {
+        let engines = 0..self.slots.len();
+        if !self.view.events || arrival.shared.is_some() {
+            let seen =
+                engines.map(|at| Overlap { device: arrival.cached(at), ..Overlap::default() });
+            self.overlaps = seen.collect();
+            return;
+        }
+        let prompt = announce::prompt(arrival.trace, arrival.row);
+        self.index.lookup(&prompt, &self.slots, arrival.now_s, &mut self.overlaps);
+        for overlap in &mut self.overlaps {
+            let device = arrival.tokens(overlap.device);
+            let total = arrival.tokens(overlap.total());
+            *overlap = Overlap { device, predicted: total - device, ..Overlap::default() };
+        }
     }
 }
 
 impl Router for Gate {
     fn pick(&mut self, arrival: &Arrival) -> usize {
+        self.look(arrival);
         let team = &self.teams[arrival.gateway];
         let ask = Ask {
+            overlap_weight: self.view.overlap_weight,
             ttft_slo_ms: self.view.ttft_slo_ms,
             tpot_slo_ms: self.view.tpot_slo_ms,
             output: team.output(),
-            ..Ask::default()
+            session_place: None,
         };
-        let eligible = vec![1; team.seats.len()];
+        let tokens = arrival.input() as usize;
         let question = Question {
-            tokens: arrival.input() as usize,
+            tokens,
             now_s: arrival.now_s,
-            eligible: &eligible,
+            eligible: &vec![1; team.seats.len()],
             adapters: None,
             ask,
         };
-        let mut rows = team.rows(&question, |at| {
-            let overlap = Overlap { device: arrival.cached(at), ..Overlap::default() };
-            let held =
-                if arrival.options.shared { 1 } else { arrival.engines[at].cache.resident() };
-            (overlap, held)
-        });
-        if arrival.options.shared {
-            rows.iter_mut().for_each(|row| row.has_room = true);
-        }
+        let endless = u64::from(arrival.shared.is_some());
+        let rows = team.rows(&question, |at| (self.overlaps[at], endless));
         let at = cost::cheapest(&rows, arrival.seed).unwrap_or(0);
-        let stay = team.start(at, &rows[at], question.tokens, &ask, arrival.now_s).ok().flatten();
+        let stay = team.start(at, &rows[at], tokens, &ask, arrival.now_s).ok().flatten();
         self.stays[arrival.row] = stay.map(|stay| (arrival.gateway, stay));
+        if self.view.events && arrival.shared.is_none() {
+            let prompt = announce::prompt(arrival.trace, arrival.row);
+            self.index.predict(self.slots[at], &prompt, arrival.now_s, PREDICTED_S);
+        }
         at
     }
 
@@ -105,6 +143,13 @@ impl Router for Gate {
         if let Some((gateway, stay)) = self.stays[row].take() {
             let output = u64::from(trace.rows[row].output);
             let _ = self.teams[gateway].end(&stay, Some(now_s), output);
+        }
+    }
+
+    fn event(&mut self, trace: &Trace, engine: usize, said: Said, now_s: f64) {
+        if self.view.events {
+            announce::batch(trace, said, now_s, &mut self.payload);
+            self.index.apply(self.slots[engine], &self.payload);
         }
     }
 }

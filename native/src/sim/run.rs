@@ -27,6 +27,35 @@ pub struct Options {
     pub loss: f64,
 }
 
+impl Options {
+    /// An error says what cannot be.
+    pub fn check(&self) -> Result<(), String> {
+        let counts = [
+            ("engines", self.engines, 1, 4096),
+            ("gateways", self.gateways, 1, 1024),
+            ("chunk_tokens", self.settings.chunk as usize, 16, 1 << 20),
+            ("max_seqs", self.settings.max_seqs, 1, 1 << 16),
+        ];
+        for (name, value, least, most) in counts {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
+            }
+        }
+        let numbers = [
+            ("speed", self.speed, 1e-3, 1e3),
+            ("spread_s", self.spread_s, 0.0, 3600.0),
+            ("delay_s", self.delay_s, 0.0, 3600.0),
+            ("loss", self.loss, 0.0, 1.0),
+        ];
+        for (name, value, least, most) in numbers {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What a router is asked with.
 pub struct Arrival<'a> {
     pub row: usize,
@@ -52,8 +81,13 @@ impl Arrival<'_> {
             Some(shared) => ids.iter().take_while(|id| shared.contains_key(id)).count(),
             None => self.engines[at].cache.prefix(ids),
         };
-        let tokens = (found as u32 * self.trace.block).min(self.input());
-        tokens.min(self.input().saturating_sub(1) / 16 * 16)
+        self.tokens(found as u32)
+    }
+
+    /// Prompt tokens that its first `blocks` blocks save: never the last one, nor others of its block
+    /// of 16.
+    pub fn tokens(&self, blocks: u32) -> u32 {
+        (blocks * self.trace.block).min(self.input().saturating_sub(1) / 16 * 16)
     }
 }
 

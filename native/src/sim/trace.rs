@@ -1,5 +1,6 @@
 //! A trace: when requests arrive, how long they are, and which blocks their prompts are made of.
 
+use super::cache::Blocks;
 use crate::hash::Random;
 
 /// Requests in the order of their arrival.
@@ -39,7 +40,17 @@ impl Trace {
         if block == 0 || [input.len(), output.len(), counts.len()] != [rows; 3] {
             return Err("a trace needs a block size and columns of one length".into());
         }
-        let mut trace = Self { block, rows: Vec::with_capacity(rows), blocks: blocks.to_vec() };
+        // Ids get small: an engine announces them as tokens.
+        let mut known = Blocks::<u64>::default();
+        let small = |&id: &u64| {
+            let next = known.len() as u64;
+            *known.entry(id).or_insert(next)
+        };
+        let blocks: Vec<u64> = blocks.iter().map(small).collect();
+        if known.len() > u32::MAX as usize - 1 {
+            return Err("a trace has at most 2^32 - 2 different blocks".into());
+        }
+        let mut trace = Self { block, rows: Vec::with_capacity(rows), blocks };
         let (mut first, mut last) = (0u32, 0.0f64);
         for i in 0..rows {
             let wanted = input[i].div_ceil(block);
@@ -60,15 +71,36 @@ impl Trace {
             trace.rows.push(row);
             first = first.checked_add(wanted).ok_or("a trace has at most 2^32 blocks")?;
         }
-        match first as usize == blocks.len() {
+        match first as usize == trace.blocks.len() {
             true => Ok(trace),
-            false => Err(format!("the rows have {first} blocks, the trace has {}", blocks.len())),
+            false => Err(format!("the rows have {first} blocks, there are {}", trace.blocks.len())),
         }
     }
 
     pub fn blocks(&self, row: usize) -> &[u64] {
         let Row { first, count, .. } = self.rows[row];
         &self.blocks[first as usize..(first + count) as usize]
+    }
+
+    /// From the first arrival to the last.
+    pub fn span_s(&self) -> f64 {
+        match (self.rows.first(), self.rows.last()) {
+            (Some(first), Some(last)) => last.at_s - first.at_s,
+            _ => 0.0,
+        }
+    }
+
+    /// Prompt tokens whose blocks came before: what one endless cache would save.
+    pub fn reusable(&self) -> u64 {
+        let mut seen = Blocks::<()>::default();
+        let mut tokens = 0;
+        for (at, row) in self.rows.iter().enumerate() {
+            let ids = self.blocks(at);
+            let known = ids.iter().take_while(|id| seen.contains_key(id)).count() as u64;
+            tokens += (known * u64::from(self.block)).min(u64::from(row.input));
+            seen.extend(ids.iter().map(|&id| (id, ())));
+        }
+        tokens
     }
 
     /// Arrival times in seconds at a speed, each moved by up to `spread_s` inside its tick, with the row.

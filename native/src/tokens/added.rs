@@ -48,6 +48,15 @@ impl AddedToken {
     }
 }
 
+/// Can one token take what belongs to another? Then neither where texts can be cut nor what `fastokens`
+/// makes of them is simple: a token that takes blanks at its side meets one with a blank at its edge, or
+/// one matches depending on what follows.
+pub fn entangled(added: &[(u32, AddedToken)]) -> bool {
+    let blank = |token: &AddedToken| token.content.trim().len() != token.content.len();
+    let any = |is: &dyn Fn(&AddedToken) -> bool| added.iter().any(|(_, token)| is(token));
+    any(&|token| token.single_word) || (any(&|token| token.lstrip || token.rstrip) && any(&blank))
+}
+
 /// Names of special tokens in `tokenizer_config.json`, in the order in which `transformers` adds them.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -171,6 +180,16 @@ mod tests {
         let expected =
             [(1, "<s>"), (3, "<x>"), (4, "<y>"), (5, "<z>")].map(|(id, t)| (id, t.to_string()));
         assert_eq!(ids, expected);
+    }
+
+    #[test]
+    fn tokens_are_entangled_through_blanks_and_words() {
+        let all = |tokens: Vec<AddedToken>| entangled(&(0..).zip(tokens).collect::<Vec<_>>());
+        let right = AddedToken { rstrip: true, ..token("<r>") };
+        assert!(!all(vec![right.clone(), token("<s>")]));
+        assert!(!all(vec![token("\n\n"), token("<s>")]));
+        assert!(all(vec![right, token(" x")]));
+        assert!(all(vec![AddedToken { single_word: true, ..token("word") }]));
     }
 
     #[test]

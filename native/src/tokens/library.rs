@@ -3,21 +3,50 @@
 //! `tokenizers` is what engines use and so the reference; `fastokens` is many times faster and takes most
 //! of the tokenizers that matter.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::cell::Cell;
+use std::panic::{catch_unwind, set_hook, take_hook, AssertUnwindSafe};
+use std::sync::Once;
 
+use serde_json::Value;
 use tokenizers::AddedToken as ReferenceToken;
 
-use super::added::AddedToken;
+use super::added::{self, AddedToken};
 use super::load::{Later, Source};
+use super::proof;
+
+thread_local! {
+    static WALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics behind the wall are neither printed nor told: their messages may hold a piece of a prompt.
+fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !WALLED.get() {
+                report(panic);
+            }
+        }));
+    });
+}
 
 /// Runs `work`; a panic becomes an error.
 fn walled<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text =
-            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(format!("it panicked: {text}"))
-    })
+    keep_quiet();
+    let outer = WALLED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    WALLED.set(outer);
+    done.unwrap_or_else(|_| Err("the library failed on it".into()))
+}
+
+/// An error if the libraries would not do with `source` at all.
+pub fn check(source: &Source) -> Result<(), String> {
+    let normalizer = source.json.get("normalizer").unwrap_or(&Value::Null);
+    match walled(|| proof::has_empty(normalizer, &source.added))? {
+        true => Err("an added token normalises to nothing".into()),
+        false => Ok(()),
+    }
 }
 
 pub struct Fast(fastokens::Tokenizer);
@@ -25,15 +54,19 @@ pub struct Fast(fastokens::Tokenizer);
 impl Fast {
     /// From `source`, whose JSON this takes. The error says what `fastokens` does not do.
     pub fn load(source: &mut Source) -> Result<Self, String> {
-        if source.added.iter().any(|(_, token)| token.single_word) {
-            return Err("added tokens that match single words only".into());
+        if added::entangled(&source.added) {
+            return Err("added tokens that take from each other".into());
         }
         if source.first_differs {
             return Err("a Metaspace with the prepend scheme `first`".into());
         }
         let json = source.json.take();
+        let step = |name: &str| json.get(name).cloned().unwrap_or_default();
+        let (normalizer, pre_tokenizer) = (step("normalizer"), step("pre_tokenizer"));
         walled(|| {
-            fastokens::Tokenizer::from_json(json).map(Self).map_err(|error| error.to_string())
+            let fast = fastokens::Tokenizer::from_json(json).map_err(|error| error.to_string())?;
+            proof::alike(&fast, normalizer, pre_tokenizer)?;
+            Ok(Self(fast))
         })
     }
 

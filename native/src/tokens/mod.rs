@@ -7,6 +7,7 @@ pub mod added;
 pub mod cache;
 mod library;
 pub mod load;
+mod proof;
 pub mod split;
 
 use std::path::Path;
@@ -25,6 +26,8 @@ pub enum Choice {
     Auto,
     /// `tokenizers`, always.
     Reference,
+    /// `tokenizers` on the whole text, cut nowhere, nothing kept: what the others must equal.
+    Whole,
 }
 
 /// A prompt's text that only shows how fast encoding is; several scripts, code and marks.
@@ -64,9 +67,10 @@ impl Tokenizer {
     /// Loads `path`, a `tokenizer.json` or its folder. The error says what is wrong with the file.
     pub fn load(path: &Path, cache_bytes: usize, choice: Choice) -> Result<Self, String> {
         let mut source = load::read(path)?;
+        library::check(&source)?;
         let fast = match choice {
             Choice::Auto => Fast::load(&mut source),
-            Choice::Reference => Err("not asked for".into()),
+            Choice::Reference | Choice::Whole => Err("not asked for".into()),
         };
         let (fast, refused) = match fast {
             Ok(fast) => (Some(fast), None),
@@ -80,12 +84,16 @@ impl Tokenizer {
         let marker = source.added.iter().find(safe).map(|(id, token)| (token.content.clone(), *id));
         let (added, by_part) = (std::mem::take(&mut source.added), source.mixed);
         let first_differs = source.first_differs;
-        if first_differs && marker.is_none() {
+        if choice == Choice::Whole || (first_differs && marker.is_none()) {
             splitter = None;
         }
+        let cache_bytes = if choice == Choice::Whole { 0 } else { cache_bytes };
         let later = source.into_later();
         if fast.is_none() {
-            let loaded = Reference::load(&later)?;
+            let loaded = Reference::load(&later).map_err(|error| {
+                let refused = refused.as_deref().unwrap_or_default();
+                format!("no library loads it: tokenizers: {error}; fastokens: {refused}")
+            })?;
             if !loaded.agrees(&added) {
                 splitter = None;
             }
@@ -105,7 +113,9 @@ impl Tokenizer {
             fallbacks: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         };
-        tokenizer.affixes = tokenizer.find_affixes();
+        if choice != Choice::Whole {
+            tokenizer.affixes = tokenizer.find_affixes();
+        }
         Ok(tokenizer)
     }
 
@@ -152,7 +162,7 @@ impl Tokenizer {
 
     /// Bytes of `text` that are in no cached segment.
     pub fn cold_bytes(&self, text: &str) -> usize {
-        let Some(splitter) = &self.splitter else {
+        let Some(segments) = self.segments(text) else {
             return if self.cache.holds(text, true) { 0 } else { text.len() };
         };
         let cold = |segment: &Segment| match segment {
@@ -166,7 +176,7 @@ impl Tokenizer {
                 }
             }
         };
-        splitter.segments(text).iter().map(cold).sum()
+        segments.iter().map(cold).sum()
     }
 
     pub fn usage(&self) -> cache::Use {
@@ -198,10 +208,13 @@ impl Tokenizer {
     }
 
     fn by_segments(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Failure> {
-        let Some(splitter) = &self.splitter else {
-            return self.cache.through(text, true, ids, |ids| self.segment(text, true, ids));
+        let Some(segments) = self.segments(text) else {
+            return self.cache.through(text, true, ids, |ids| {
+                ids.extend_from_slice(&self.engine(text, false).map_err(Failure::Encode)?);
+                Ok(())
+            });
         };
-        for segment in splitter.segments(text) {
+        for segment in segments {
             match segment {
                 Segment::Id(id) => ids.push(id),
                 Segment::Text(range) => {
@@ -214,6 +227,10 @@ impl Tokenizer {
         Ok(())
     }
 
+    fn segments(&self, text: &str) -> Option<Vec<Segment>> {
+        Some(self.splitter.as_ref()?.segments(text))
+    }
+
     fn is_first(&self, start: usize) -> bool {
         self.first_differs && start == 0
     }
@@ -222,9 +239,10 @@ impl Tokenizer {
     fn segment(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<(), Failure> {
         let Some((marker, id)) = self.marker.as_ref().filter(|_| self.first_differs && !first)
         else {
-            let encoded = match (&self.splitter, self.by_part && self.fast.is_some()) {
-                (Some(splitter), true) => self.parts(splitter, text),
-                _ => self.engine(text, false),
+            let parts = self.splitter.as_ref().filter(|_| self.by_part && self.fast.is_some());
+            let encoded = match parts.map(|splitter| splitter.parts(text)) {
+                Some(parts) => self.parts(text, parts),
+                None => self.engine(text, false),
             };
             ids.extend_from_slice(&encoded.map_err(Failure::Encode)?);
             return Ok(());
@@ -240,9 +258,9 @@ impl Tokenizer {
         }
     }
 
-    fn parts(&self, splitter: &Splitter, text: &str) -> Result<Vec<u32>, String> {
+    fn parts(&self, text: &str, parts: Vec<Part>) -> Result<Vec<u32>, String> {
         let mut ids = Vec::with_capacity(capacity(text));
-        for part in splitter.parts(text) {
+        for part in parts {
             match part {
                 Part::Token { id, .. } => ids.push(id),
                 Part::Text(range) => ids.extend_from_slice(&self.engine(&text[range], false)?),

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::added::AddedToken;
+use super::added::{self, AddedToken};
 
 /// A matched added token or the text between two of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,10 +99,9 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// `identity`: the tokenizer does not normalise. None if texts cannot be cut: whether a single-word
-    /// token matches depends on what follows it, which may be in another part.
+    /// `identity`: the tokenizer does not normalise. None if texts cannot be cut.
     pub fn new(added: &[(u32, AddedToken)], identity: bool) -> Result<Option<Self>, String> {
-        if added.iter().any(|(_, token)| token.single_word) {
+        if added::entangled(added) {
             return Ok(None);
         }
         let (plain, raw) = added.iter().cloned().partition(|(_, token)| token.normalized);
@@ -216,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn single_words_are_not_cut_at() {
+    fn entangled_tokens_are_not_cut_at() {
         let word = AddedToken { single_word: true, ..token("word") };
-        assert!(Splitter::new(&[(0, word)], true).expect("an automaton").is_none());
+        assert!(Splitter::new(&[(0, word)], true).expect("no error").is_none());
     }
 }
