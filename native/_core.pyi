@@ -641,7 +641,7 @@ class Template:
     """A chat template compiled for rendering without Python."""
 
     def __new__(cls, source: str) -> Template: ...
-    def render(self, context: bytes, now_s: int | None = None) -> str: ...
+    def render(self, context_json: bytes, now_s: int | None = None) -> str: ...
 
 @final
 class Tokenizer:
@@ -667,7 +667,7 @@ class Tokenizer:
     def render_prompt(
         self,
         template: Template,
-        context: bytes,
+        context_json: bytes,
         add_special_tokens: bool,
         lora: str | None = None,
         salt: str | None = None,
