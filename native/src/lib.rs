@@ -8,6 +8,7 @@ pub mod fields;
 pub mod hash;
 pub mod histogram;
 pub mod json;
+pub mod kvbm;
 pub mod ledger;
 pub mod limits;
 pub mod marks;

@@ -1,0 +1,8 @@
+//! Tests of the store as a whole. What belongs to one file is tested there.
+
+mod capacity;
+mod faults;
+mod harness;
+mod lifecycle;
+mod media;
+mod model;
