@@ -61,6 +61,7 @@ impl Disk {
             }
         }
         if let Stage::Freed(number) = eviction.stage {
+            let _ = self.folder.points.pass("segment.forgotten");
             if self.journal.written() >= number && self.let_go(&eviction) {
                 return;
             }

@@ -160,6 +160,7 @@ impl Disk {
         }
         self.pool.give(buffer);
         let Some(flight) = self.leave(at) else { return };
+        let _ = self.folder.points.pass("record.written");
         let failed = match result {
             Ok(()) if self.journal.is_broken => Some(Failure::Io(libc::EIO)),
             Ok(()) => None,

@@ -6,3 +6,4 @@ mod harness;
 mod lifecycle;
 mod media;
 mod model;
+mod torture;
