@@ -291,6 +291,14 @@ impl Disk {
             && self.journal.is_quiet()
     }
 
+    pub fn queued_loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    pub fn queued_store_bytes(&self) -> u64 {
+        self.queued_store_bytes
+    }
+
     pub fn give_back(&mut self, buffer: Buffer) {
         self.pool.give(buffer);
     }

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::le::{put_u32, put_u64, u32_at, u64_at};
@@ -323,7 +324,15 @@ fn make_dir(path: &Path) -> io::Result<()> {
 fn lock(path: &Path) -> io::Result<File> {
     let name = path.join("lock");
     let mut file = plain(&name, true).map_err(|e| named(&name, "cannot open", e))?;
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+    let began = Instant::now();
+    let held = || unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0;
+    let mut is_held = held();
+    // The last owner, or a child of it between fork and exec, may be about to end.
+    while is_held && began.elapsed() < Duration::from_secs(1) {
+        std::thread::park_timeout(Duration::from_millis(10));
+        is_held = held();
+    }
+    if is_held {
         let mut owner = String::new();
         let _ = (&file).take(64).read_to_string(&mut owner);
         let what = format!("is in use by process {}", owner.trim());

@@ -73,6 +73,7 @@ impl Disk {
             self.look_now();
         }
         if !self.health.is_good()
+            && !self.health.is_lost
             && !self.health.is_probing
             && due(self.health.probed_at_us, self.options.look_us)
         {
@@ -132,6 +133,15 @@ impl Disk {
                 self.lose(at);
             }
         }
+    }
+
+    /// A directory that is lost is tried again as often as a disk in trouble.
+    pub fn is_due_for_reopening(&mut self) -> bool {
+        let due = self.now_us >= self.health.probed_at_us + self.options.look_us;
+        if due {
+            self.health.probed_at_us = self.now_us;
+        }
+        due
     }
 
     pub(super) fn probed(&mut self, done: io::Result<()>) {

@@ -5,24 +5,38 @@
 //! acknowledged survives `kill -9`; the configured capacity is never exceeded.
 
 pub mod admission;
+pub mod board;
 pub mod buffer;
 pub mod catalog;
+pub mod changes;
 mod checkpoint;
+pub mod client;
+pub mod commands;
 mod commit;
+mod conn;
+pub mod core;
 pub mod crew;
 pub mod disk;
+mod doorman;
+mod epoll;
 mod evict;
+mod figures;
 pub mod folder;
 pub mod gate;
 pub mod health;
+pub mod hub;
 pub mod inbox;
 pub mod io;
+mod jobs;
 pub mod journal;
 pub mod keeper;
 pub mod le;
+pub mod link;
 pub mod loads;
 pub mod log;
+mod lookup;
 pub mod memory;
+pub mod message;
 pub mod mover;
 pub mod namespace;
 pub mod options;
@@ -31,15 +45,21 @@ pub mod points;
 pub mod record;
 mod recovery;
 pub mod region;
+mod reopen;
 pub mod ring;
 pub mod scrub;
 pub mod segments;
+mod serve;
 pub mod slab;
+pub mod socket;
 pub mod space;
 pub mod stores;
 mod superblock;
 #[cfg(test)]
 mod tests;
+mod trial;
+pub mod wire;
+mod works;
 
 /// Why a block is not taken in, or a load not begun. Each means a miss, nothing worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Tests of the store as a whole. What belongs to one file is tested there.
 
 mod capacity;
+mod daemon;
 mod faults;
 mod harness;
+mod hostile;
 mod lifecycle;
 mod media;
 mod model;
