@@ -21,6 +21,10 @@ pub mod stats;
 pub mod strings;
 
 #[cfg(feature = "python")]
+mod py_kvbm;
+#[cfg(feature = "python")]
+mod py_kvbm_client;
+#[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
 mod py_limits;
@@ -39,6 +43,10 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_kvbm::{KvbmCore, KvbmDisk};
+    #[pymodule_export]
+    use crate::py_kvbm_client::{KvbmClient, KvbmDone};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
