@@ -25,6 +25,8 @@ mod py_kvbm;
 #[cfg(feature = "python")]
 mod py_kvbm_client;
 #[cfg(feature = "python")]
+mod py_kvbm_done;
+#[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
 mod py_limits;
@@ -46,7 +48,9 @@ mod _core {
     #[pymodule_export]
     use crate::py_kvbm::{KvbmCore, KvbmDisk};
     #[pymodule_export]
-    use crate::py_kvbm_client::{KvbmClient, KvbmDone};
+    use crate::py_kvbm_client::KvbmClient;
+    #[pymodule_export]
+    use crate::py_kvbm_done::KvbmDone;
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]

@@ -130,21 +130,24 @@ type Namespace<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py,
 #[pymethods]
 impl KvbmCore {
     /// Opens the disk, recovers what is on it and listens at `socket`; OSError says what stands in the way.
-    /// User ids in `allow_uids` may connect beside the own one.
+    /// User ids in `allow_uids` may connect beside the own one. `host_bytes` is the size of the arena (0:
+    /// none); slots of a client that lives and has lost its connection are kept for `orphan_s`.
     #[new]
-    #[pyo3(signature = (socket, *, disk=None, socket_mode=0o600, allow_uids=Vec::new(), token=Vec::new(),
-        connections=256, load_s=2.0, store_s=10.0))]
+    #[pyo3(signature = (socket, *, disk=None, host_bytes=0, socket_mode=0o600, allow_uids=Vec::new(), token=Vec::new(),
+        connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         socket: std::path::PathBuf,
         disk: Option<&KvbmDisk>,
+        host_bytes: usize,
         socket_mode: u32,
         allow_uids: Vec<u32>,
         token: Vec<u8>,
         connections: usize,
         load_s: f64,
         store_s: f64,
+        orphan_s: f64,
     ) -> PyResult<Self> {
         let options = HubOptions {
             socket,
@@ -154,6 +157,8 @@ impl KvbmCore {
             conns_max: connections,
             load_us: micros("load_s", load_s)?,
             store_us: micros("store_s", store_s)?,
+            orphan_us: micros("orphan_s", orphan_s)?,
+            host_bytes,
             disk: disk.map(|disk| disk.options.clone()),
         };
         let started = py.detach(|| Core::start(options));

@@ -1,6 +1,6 @@
 //! Python's view of the client that lives in an engine's process.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyOSError;
@@ -9,26 +9,18 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::kvbm::board::clock_us;
 use crate::kvbm::client::{Client, Want};
+use crate::kvbm::host::Seat;
 use crate::kvbm::link::{Lent, State};
 use crate::kvbm::message::{put_keys, Hello, Item, ENGINE_MAX, TOKEN_MAX};
 use crate::kvbm::namespace::DESCRIPTOR_MAX;
 use crate::kvbm::record::{Key, NOTE_MAX, PAYLOAD_MAX};
 use crate::kvbm::wire::{Head, Op};
 use crate::py_kvbm::change;
+use crate::py_kvbm_done::{named, seat_list, KvbmDone};
 use crate::py_shared::value_error;
 
 /// Patience for what is not asked on a scheduler's thread.
 const ADMIN_US: u64 = 2_000_000;
-
-/// A finished job; `statuses` has one byte per block, 0 where all is well.
-#[pyclass(frozen, get_all, module = "native._core")]
-pub struct KvbmDone {
-    job: u64,
-    ok: bool,
-    statuses: Py<PyBytes>,
-    moved_bytes: u64,
-    spent_us: u64,
-}
 
 /// An engine's connection to the daemon. No call raises because of the daemon, and none waits longer
 /// than `lookup_us` (`connect`, `pin`, `unpin`, `drop` and `follow`, which no scheduler calls: 2 s).
@@ -86,15 +78,6 @@ struct Order<'a, 'py> {
     region: u32,
     notes: Option<Vec<Bound<'py, PyBytes>>>,
     deadline_us: u64,
-}
-
-fn named(client: &mut Client, name: &[u8]) -> PyResult<Key> {
-    let split = name.split_last_chunk::<4>();
-    let key = split.and_then(|(hash, group)| client.key(hash, u32::from_be_bytes(*group)));
-    key.ok_or_else(|| {
-        let len = name.len();
-        value_error(format!("a block's name has from 5 to 36 bytes, not {len}"))
-    })
 }
 
 type Changes<'py> = Vec<(&'static str, u8, u16, Bound<'py, PyBytes>, u32)>;
@@ -198,13 +181,16 @@ impl KvbmClient {
     }
 
     /// One byte per block, in order: 0 miss, 1 host, 2 disk, 3 remote, 255 no answer in time. At most 4096.
+    /// The arena counts with `arena` only: what lies there alone can be fetched, not loaded.
+    #[pyo3(signature = (names, *, arena=false))]
     fn lookup<'py>(
         &self,
         py: Python<'py>,
         names: Vec<Bound<'py, PyBytes>>,
+        arena: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let keys = self.key_list(&names)?;
-        let tiers = py.detach(|| self.client().lookup(&keys));
+        let tiers = py.detach(|| self.client().lookup(&keys, arena));
         Ok(PyBytes::new(py, &tiers))
     }
 
@@ -240,6 +226,70 @@ impl KvbmClient {
         self.begin(py, Want::Load, job, order)
     }
 
+    /// (descriptor, bytes, epoch) of the arena, None without one: map it, a page has 4096 bytes. Another
+    /// epoch is another daemon's arena. The descriptor is the caller's to close.
+    fn arena(&self) -> PyResult<Option<(i32, usize, u64)>> {
+        let client = self.client();
+        let (Some(memory), Some(welcome)) = (client.arena(), client.link().welcome) else {
+            return Ok(None);
+        };
+        let copy = unsafe { BorrowedFd::borrow_raw(memory.fd()) }.try_clone_to_owned();
+        let copy = copy.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Some((copy.into_raw_fd(), memory.len(), welcome.boot)))
+    }
+
+    /// Slots to write blocks to: (status, page, generation) each, status 0 where there is something to
+    /// write, 23 where the block is there already. `chain`: each block continues the one before it.
+    #[pyo3(signature = (names, *, chain=true))]
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        names: Vec<Bound<'_, PyBytes>>,
+        chain: bool,
+    ) -> PyResult<Vec<(u8, u32, u32)>> {
+        let keys = self.key_list(&names)?;
+        let reserved = py.detach(|| self.client().reserve(&keys, chain));
+        Ok(reserved.iter().map(|(s, seat)| (*s, seat.page, seat.generation)).collect())
+    }
+
+    /// The blocks are written: from now on they are found, and go on to the disk. With `discard` the slots
+    /// are given back unwritten. One status per slot.
+    #[pyo3(signature = (seats, *, discard=false))]
+    fn commit<'py>(
+        &self,
+        py: Python<'py>,
+        seats: Vec<(u32, u32)>,
+        discard: bool,
+    ) -> Bound<'py, PyBytes> {
+        let seats = seat_list(&seats);
+        let statuses = py.detach(|| self.client().commit(&seats, discard));
+        PyBytes::new(py, &statuses)
+    }
+
+    /// Begins to bring blocks into the arena; `poll` tells where they are. False: not begun.
+    #[pyo3(signature = (job, names, *, deadline_us=2_000_000))]
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        names: Vec<Bound<'_, PyBytes>>,
+        deadline_us: u64,
+    ) -> PyResult<bool> {
+        let keys = self.key_list(&names)?;
+        Ok(py.detach(|| self.client().fetch(job, &keys, deadline_us)))
+    }
+
+    /// Fetched blocks are not needed any more.
+    fn release(&self, py: Python<'_>, seats: Vec<(u32, u32)>) {
+        let seats = seat_list(&seats);
+        py.detach(|| self.client().release(&seats));
+    }
+
+    /// Whether bytes just copied from a slot are the block's: no other was given the slot meanwhile.
+    fn valid(&self, page: u32, generation: u32) -> bool {
+        self.client().is_valid(Seat { page, generation })
+    }
+
     /// Gives a job up; `poll` tells when its slots are free, usually at once.
     fn cancel(&self, job: u64) {
         self.client().cancel(job);
@@ -248,15 +298,7 @@ impl KvbmClient {
     /// Jobs that ended since the last call. Their slots are the caller's again.
     fn poll(&self, py: Python<'_>) -> Vec<KvbmDone> {
         let done = self.client().poll();
-        let done = done.into_iter();
-        done.map(|done| KvbmDone {
-            job: done.job,
-            ok: done.statuses.iter().all(|&status| status == 0),
-            statuses: PyBytes::new(py, &done.statuses).unbind(),
-            moved_bytes: done.bytes,
-            spent_us: done.spent_us,
-        })
-        .collect()
+        done.into_iter().map(|done| KvbmDone::new(py, done)).collect()
     }
 
     /// Jobs that have begun and not ended.

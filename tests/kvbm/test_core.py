@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -201,4 +202,39 @@ def test_without_a_disk_everything_is_a_miss(tmp_path: Path) -> None:
         assert engine.lookup([1]) == [0]
         done = engine.store([1])
         assert (done.ok, done.statuses) == (False, b"\x06")
+    core.stop()
+
+
+def test_the_arena_is_written_shared_and_fetched(tmp_path: Path) -> None:
+    disk = _core.KvbmDisk(str(tmp_path / "disk"), 64 << 20)
+    core = _core.KvbmCore(str(tmp_path / "kvbm.sock"), disk=disk, host_bytes=16 << 20)
+    names = [name(n) for n in range(3)]
+    with Engine(str(tmp_path / "kvbm.sock")) as one, Engine(str(tmp_path / "kvbm.sock")) as two:
+        arena = one.up().client.arena()
+        assert arena is not None
+        fd, size, epoch = arena
+        with mmap.mmap(fd, size) as memory:
+            reserved = one.client.reserve(names)
+            assert [status for status, _, _ in reserved] == [0, 0, 0]
+            for n, (_, page, _) in enumerate(reserved):
+                memory[page * 4096 : page * 4096 + BLOCK] = payload(n)
+            seats = [(page, generation) for _, page, generation in reserved]
+            assert one.client.commit(seats) == bytes(3)
+            assert [status for status, _, _ in one.client.reserve(names)] == [23, 23, 23]
+            assert two.up().client.lookup(names, arena=True) == b"\x01\x01\x01"
+            assert two.client.fetch(1, names)
+            done = two.end_of(1)
+            assert (done.ok, len(done.seats)) == (True, 3)
+            for n, (page, generation) in enumerate(done.seats):
+                assert memory[page * 4096 : page * 4096 + BLOCK] == payload(n)
+                assert two.client.valid(page, generation)
+                assert not two.client.valid(page, generation + 1)
+            two.client.release(done.seats)
+        os.close(fd)
+        arena_of_two = two.client.arena()
+        assert arena_of_two is not None
+        assert arena_of_two[2] == epoch
+        os.close(arena_of_two[0])
+        until(lambda: core.stats()["host_held"] == 0, "nobody holds anything")
+        until(lambda: core.stats()["disk_stored"] == 3, "the blocks on disk")
     core.stop()

@@ -10,8 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use super::board::clock_us;
 use super::changes::{Note, CHANGE};
 use super::gate::Gate;
+use super::host::Seat;
 use super::link::{Lent, Link, State};
-use super::message::{status, Finished, Hello, Item, Job, GATES};
+use super::message::{put_keys, status, Finished, Hello, Item, Job, GATES};
 use super::namespace::{KeyMaker, Namespace};
 use super::record::Key;
 use super::wire::{Frame, Head, Op, BATCH_MAX, PAYLOAD_MAX};
@@ -32,12 +33,15 @@ pub struct Completed {
     pub statuses: Vec<u8>,
     pub bytes: u64,
     pub spent_us: u64,
+    /// Of a fetch: where each block is, held until it is released.
+    pub seats: Vec<Seat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     Store,
     Load,
+    Fetch,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,8 +62,8 @@ struct Pending {
     /// that of a later job.
     job: u64,
     want: Want,
-    gate: Gate,
-    gate_at: u32,
+    /// A fetch has none: it touches nothing of the client's.
+    gate: Option<(Gate, u32)>,
     items: usize,
     began_us: u64,
     deadline_us: u64,
@@ -180,22 +184,51 @@ impl Client {
         }
         let gate = board.gate(gate_at, usage);
         gate.open();
-        let op = if want == Want::Store { Op::Store } else { Op::Load };
-        let mut head = Head::new(op);
+        let mut head = Head::new(if want == Want::Store { Op::Store } else { Op::Load });
+        (head.count, head.flags, head.deadline_us) = (count as u32, flags, deadline_us);
+        self.dispatch(want, job, head, &payload, Some((gate, gate_at)));
+        true
+    }
+
+    /// Begin to bring blocks into the arena, where they are held until `release`. False: not begun.
+    pub fn fetch(&mut self, job: u64, keys: &[Key], deadline_us: u64) -> bool {
+        let now_us = clock_us();
+        self.advance(now_us);
+        let may = self.link.is_usable(now_us)
+            && self.link.waiting() < OUTBOX_MAX
+            && !self.names.contains_key(&job)
+            && (1..=BATCH_MAX).contains(&keys.len());
+        if !may {
+            self.stats.jobs_refused += 1;
+            return false;
+        }
+        let mut head = Head::new(Op::Fetch);
+        (head.count, head.deadline_us) = (keys.len() as u32, deadline_us);
+        self.dispatch(Want::Fetch, job, head, &put_keys(keys), None);
+        true
+    }
+
+    fn dispatch(
+        &mut self,
+        want: Want,
+        job: u64,
+        mut head: Head,
+        payload: &[u8],
+        gate: Option<(Gate, u32)>,
+    ) {
+        let began_us = clock_us();
         self.request += 1;
         let name = self.request;
-        (head.count, head.flags, head.job) = (count as u32, flags, name);
-        (head.request, head.deadline_us) = (name, deadline_us);
-        self.link.push(&head, &payload);
-        let (began_us, items) = (now_us, count);
-        let deadline_us = now_us.saturating_add(deadline_us).saturating_add(GRACE_US);
+        (head.job, head.request) = (name, name);
+        self.link.push(&head, payload);
+        let deadline_us = began_us.saturating_add(head.deadline_us).saturating_add(GRACE_US);
+        let items = head.count as usize;
         let is_late = false;
-        let pending = Pending { job, want, gate, gate_at, items, began_us, deadline_us, is_late };
+        let pending = Pending { job, want, gate, items, began_us, deadline_us, is_late };
         self.jobs.insert(name, pending);
         self.names.insert(job, name);
         self.stats.jobs += 1;
-        self.advance(now_us);
-        true
+        self.advance(began_us);
     }
 
     /// Give a job up. It has ended when `poll` says so, which may be at once.
@@ -238,7 +271,8 @@ impl Client {
     }
 
     fn end_if_left_alone(&mut self, name: u64, why: u8, now_us: u64) {
-        if self.jobs.get(&name).is_some_and(|pending| pending.gate.close()) {
+        let alone = |pending: &Pending| pending.gate.as_ref().is_none_or(|(gate, _)| gate.close());
+        if self.jobs.get(&name).is_some_and(alone) {
             self.end(name, None, why, now_us);
         }
     }
@@ -247,15 +281,16 @@ impl Client {
         let Some(pending) = self.jobs.remove(&name) else { return };
         let job = pending.job;
         self.names.remove(&job);
-        pending.gate.close();
-        self.free_gates.push(pending.gate_at);
+        if let Some((gate, at)) = pending.gate {
+            gate.close();
+            self.free_gates.push(at);
+        }
         let finished = finished.filter(|f| f.statuses.len() == pending.items);
-        let (statuses, bytes) = match finished {
-            Some(finished) => (finished.statuses, finished.bytes),
-            None => (vec![why; pending.items], 0),
-        };
         let spent_us = now_us - pending.began_us.min(now_us);
-        self.done.push_back(Completed { job, statuses, bytes, spent_us });
+        let rest = vec![why; pending.items];
+        let none = Finished { spent_us: 0, bytes: 0, statuses: rest, seats: Vec::new() };
+        let Finished { statuses, bytes, seats, .. } = finished.unwrap_or(none);
+        self.done.push_back(Completed { job, statuses, bytes, spent_us, seats });
     }
 
     pub(super) fn advance(&mut self, now_us: u64) {
@@ -297,6 +332,7 @@ impl Client {
             Op::Done => {
                 self.done_received += 1;
                 let finished = Finished::decode(frame.head.count, &frame.payload);
+                self.return_late_seats(frame.head.job, finished.as_ref());
                 self.end(frame.head.job, finished, status::LOST, now_us);
             }
             Op::Event => {
@@ -313,6 +349,7 @@ impl Client {
                 self.answers.insert(frame.head.request, frame);
             }
             Op::Lookup => self.take_late(&frame, now_us),
+            Op::Reserve => self.return_late_slots(&frame),
             // A job that the daemon did not understand: it never was at its slots.
             Op::Error => self.end(frame.head.request, None, status::BAD_REQUEST, now_us),
             _ => {}
@@ -333,8 +370,16 @@ impl Client {
         }
     }
 
-    /// Loads under way.
-    pub fn loads(&self) -> usize {
-        self.jobs.values().filter(|job| job.want == Want::Load).count()
+    pub(super) fn knows(&self, name: u64) -> bool {
+        self.jobs.contains_key(&name)
+    }
+
+    pub(super) fn push(&mut self, head: &Head, payload: &[u8]) {
+        self.link.push(head, payload);
+    }
+
+    /// Jobs of a kind under way.
+    pub fn count(&self, want: Want) -> usize {
+        self.jobs.values().filter(|job| job.want == want).count()
     }
 }

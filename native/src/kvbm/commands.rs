@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::changes::Note;
 use super::disk::Outcome;
-use super::hub::Hub;
+use super::hub::{hub_number, Hub};
 use super::loads::Load;
 use super::mover::{Source, Target};
 use super::record::{self, Fingerprint, Header, Key, PAGE};
@@ -13,7 +13,7 @@ use super::scrub::ScrubReport;
 use super::stores::{Store, Stored};
 
 /// Tokens of what is asked have this bit; those of jobs never do.
-const ASKED: u64 = 1 << 63;
+pub(super) const ASKED: u64 = 1 << 63;
 /// Blocks of one answer.
 pub const LIST_MAX: usize = 65_536;
 
@@ -157,8 +157,7 @@ impl Hub {
     }
 
     fn namespace_rows(&self) -> Vec<NamespaceRow> {
-        let Some(disk) = &self.disk else { return Vec::new() };
-        let all = disk.namespaces().iter();
+        let all = self.namespaces.iter();
         all.map(|(number, fingerprint, namespace)| NamespaceRow {
             number,
             fingerprint: *fingerprint,
@@ -172,7 +171,8 @@ impl Hub {
         let Some(disk) = &self.disk else { return (Vec::new(), None) };
         let mut rows = Vec::new();
         let next = disk.catalog().walk(from, most.min(LIST_MAX) as u32, |known| {
-            let (namespace, key, len) = (known.namespace, known.key, known.place.len);
+            let namespace = hub_number(&self.namespaces, self.disk.as_ref(), known.namespace);
+            let (key, len) = (known.key, known.place.len);
             rows.push(BlockRow { namespace, key, len, hits: known.hits });
         });
         (rows, next)
@@ -181,6 +181,12 @@ impl Hub {
     fn drop_asked(&mut self, namespace: &Fingerprint, keys: &[Key], reply: SyncSender<u64>) {
         let group = self.asked.draw();
         let mut left = 0;
+        let hub_number = self.namespaces.number(namespace);
+        if let (Some(host), Some(number)) = (&mut self.host, hub_number) {
+            keys.iter().for_each(|key| {
+                host.remove(number, key);
+            });
+        }
         if let Some(disk) = &mut self.disk {
             if let Some(number) = disk.namespaces().number(namespace) {
                 for key in keys {

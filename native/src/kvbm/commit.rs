@@ -26,7 +26,12 @@ impl Disk {
     /// Forget a block for good; the outcome says when that is written down. False: it is not there.
     pub fn drop_block(&mut self, namespace: u16, key: &Key, token: u64) -> bool {
         if !self.remove(namespace, key) {
-            return false;
+            // It may be on its way: then it goes as soon as it has come.
+            let coming = self.pending.contains_key(&(namespace, *key));
+            if coming {
+                self.doomed.entry((namespace, *key)).or_default().push(token);
+            }
+            return coming;
         }
         self.stats.dropped += 1;
         let number = self.journal.append(&Entry::Delete { namespace, key: *key });
@@ -99,6 +104,9 @@ impl Disk {
                 self.changes.push(Change::Stored { namespace, key, len: place.len });
                 for token in self.pending.remove(&(namespace, key)).unwrap_or_default() {
                     self.out.push(Outcome { token, result: Ok(None) });
+                }
+                for token in self.doomed.remove(&(namespace, key)).unwrap_or_default() {
+                    self.drop_block(namespace, &key, token);
                 }
             }
             Commit::Copy { from, to } => {

@@ -1,11 +1,12 @@
 //! A client as the daemon sees it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use super::board::Board;
+use super::host::Seat;
 use super::message::Hello;
 use super::pins::Pin;
 use super::record::Key;
@@ -23,12 +24,16 @@ pub const REGIONS_MAX: usize = 16;
 /// What a client that said HELLO has.
 pub struct Session {
     pub hello: Hello,
-    /// Number of its namespace on the disk.
+    /// Number of its namespace on the disk, and in the hub.
     pub namespace: u16,
+    pub hub_namespace: u16,
     pub board: Board,
     pub regions: Vec<Arc<Region>>,
     pub jobs: HashMap<u64, WorkId>,
     pub pins: HashMap<Key, (Pin, u64)>,
+    /// Slots of the arena that it writes to, and that it holds.
+    pub writing: HashSet<Seat>,
+    pub held: HashMap<Seat, u32>,
     /// The next change to be told, if it follows.
     pub follows: Option<u64>,
     /// Ends of jobs that were put in the outbox.
@@ -36,14 +41,17 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(hello: Hello, namespace: u16, board: Board) -> Self {
+    pub fn new(hello: Hello, namespace: u16, hub_namespace: u16, board: Board) -> Self {
         Self {
             hello,
             namespace,
+            hub_namespace,
             board,
             regions: Vec::new(),
             jobs: HashMap::new(),
             pins: HashMap::new(),
+            writing: HashSet::new(),
+            held: HashMap::new(),
             follows: None,
             finished: 0,
         }

@@ -103,6 +103,8 @@ pub struct Disk {
     pub(super) loads: VecDeque<Load>,
     pub(super) stores: VecDeque<Store>,
     pub(super) queued_store_bytes: u64,
+    /// Drops of blocks that are on their way.
+    pub(super) doomed: HashMap<(u16, Key), Vec<u64>>,
     /// Blocks between `store` and their journal entry, and who waits for them.
     pub(super) pending: HashMap<(u16, Key), Vec<u64>>,
     pub(super) flights: Vec<Option<super::loads::Flight>>,
@@ -167,6 +169,7 @@ impl Disk {
             loads: VecDeque::new(),
             stores: VecDeque::new(),
             queued_store_bytes: 0,
+            doomed: HashMap::new(),
             pending: HashMap::new(),
             flights: Vec::new(),
             in_flight: 0,

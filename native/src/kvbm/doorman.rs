@@ -99,6 +99,7 @@ impl Hub {
         }
         let gates = self.give_up_all(owner);
         let Some(session) = &mut conn.session else { return };
+        self.orphan(session, conn.process.take());
         if let Some(disk) = &mut self.disk {
             session.pins.drain().for_each(|(_, (pin, _))| disk.unpin(&pin));
         }

@@ -28,6 +28,20 @@ impl Hub {
         .map(|(name, value)| (name, Figure::Count(value)))
         .into();
         out.push(("boot", Figure::Text(format!("{:016x}", self.boot))));
+        if let Some(host) = &self.host {
+            let counts = [
+                ("host_blocks", host.len() as u64),
+                ("host_used_bytes", host.used_bytes()),
+                ("host_capacity_bytes", host.arena.capacity()),
+                ("host_held", host.held() as u64),
+                ("host_committed", host.stats.committed),
+                ("host_filled", host.stats.filled),
+                ("host_hits", host.stats.hits),
+                ("host_evicted", host.stats.evicted),
+                ("host_full", host.stats.full),
+            ];
+            out.extend(counts.map(|(name, value)| (name, Figure::Count(value))));
+        }
         if let Some(disk) = &self.disk {
             disk_figures(disk, &mut out);
         }

@@ -15,8 +15,11 @@ use super::commands::{Asked, Command};
 use super::conn::Conn;
 use super::disk::{Change, Disk, Outcome};
 use super::epoll::{Epoll, Ready};
+use super::host::Host;
+use super::host_jobs::Traffic;
 use super::inbox::Inbox;
 use super::message::tier;
+use super::namespace::Namespaces;
 use super::options::DiskOptions;
 use super::socket::listen;
 use super::superblock::random;
@@ -49,6 +52,11 @@ pub struct HubOptions {
     /// For jobs that bring no deadline of their own.
     pub load_us: u64,
     pub store_us: u64,
+    /// Slots of the arena whose client's process lives and whose connection is gone are kept for so
+    /// long: it may still copy.
+    pub orphan_us: u64,
+    /// Bytes of the arena, 0 for none.
+    pub host_bytes: usize,
     pub disk: Option<DiskOptions>,
 }
 
@@ -83,6 +91,10 @@ pub struct Hub {
     pub(super) epoll: Epoll,
     pub(super) listener: OwnedFd,
     pub(super) disk: Option<Disk>,
+    pub(super) host: Option<Host>,
+    pub(super) traffic: Traffic,
+    /// The numbers that changes and lists use.
+    pub(super) namespaces: Namespaces,
     pub(super) reopening: Option<Receiver<io::Result<Disk>>>,
     /// Uses of each place and who is there.
     pub(super) conns: Vec<(u32, Option<Conn>)>,
@@ -104,6 +116,14 @@ impl Hub {
     /// Open the disk and the socket; errors are for people.
     pub fn open(options: HubOptions, commands: Arc<Inbox<Command>>) -> io::Result<Self> {
         let disk = options.disk.clone().map(Disk::open).transpose()?;
+        let host = match options.host_bytes {
+            0 => None,
+            bytes => Some(Host::new(bytes)?),
+        };
+        let mut namespaces = Namespaces::default();
+        for (_, _, namespace) in disk.iter().flat_map(|disk| disk.namespaces().iter()) {
+            namespaces.add(namespace.clone());
+        }
         let listener = listen(&options.socket, options.socket_mode).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", options.socket.display()))
         })?;
@@ -119,6 +139,9 @@ impl Hub {
             epoll,
             listener,
             disk,
+            host,
+            traffic: Traffic::default(),
+            namespaces,
             reopening: None,
             conns: Vec::new(),
             works: Works::default(),
@@ -149,6 +172,7 @@ impl Hub {
             if self.now_us >= self.swept_us + TICK.as_micros() as u64 / 2 {
                 self.sweep();
             }
+            self.tend_arena();
             self.expire();
             self.tell_changes();
             self.flush();
@@ -224,6 +248,7 @@ impl Hub {
                 Change::Removed { namespace, key } => (What::Removed, namespace, key, 0),
                 Change::Cleared => (What::Cleared, 0, [0; 32], 0),
             };
+            let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
             self.log.push(Note { what, tier: tier::DISK, namespace, len, key });
         }
     }
@@ -299,4 +324,10 @@ impl Hub {
         let patience = self.stopping_us.is_some_and(|since| self.now_us > since + 2_000_000);
         self.works.is_empty() || patience
     }
+}
+
+/// The hub's number of a namespace of the disk.
+pub(super) fn hub_number(known: &Namespaces, disk: Option<&Disk>, number: u16) -> u16 {
+    let print = disk.and_then(|disk| disk.namespaces().fingerprint(number));
+    print.and_then(|print| known.number(print)).unwrap_or(u16::MAX)
 }

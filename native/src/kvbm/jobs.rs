@@ -2,8 +2,10 @@
 //!
 //! A job's end is told only when nobody can be at its slots any more.
 
+use super::commands::ASKED;
 use super::disk::Outcome;
 use super::gate::Gate;
+use super::host_jobs::ARENA;
 use super::hub::Hub;
 use super::loads::Load;
 use super::message::{status, Job};
@@ -88,6 +90,9 @@ impl Hub {
     }
 
     pub(super) fn outcome(&mut self, outcome: Outcome) {
+        if outcome.token & (ARENA | ASKED) == ARENA {
+            return self.outcome_arena(&outcome);
+        }
         let (id, item) = WorkId::of_token(outcome.token);
         let Some(work) = self.works.get_mut(id) else { return self.outcome_asked(outcome) };
         match outcome.result {
@@ -128,6 +133,7 @@ impl Hub {
         let finished = work.finished(now_us);
         let mut head = Head::new(Op::Done);
         (head.job, head.count) = (work.head.job, finished.statuses.len() as u32);
+        head.flags = Self::seats_flag(work.kind);
         conn.send(&head, &finished.encode());
         if let Some(asked) = work.cancel {
             conn.send(&asked.answer(), &[]);
@@ -162,7 +168,7 @@ impl Hub {
         let late = self.works.ids(|work| work.ending.is_none() && now_us >= work.deadline_us);
         for id in late {
             self.stats.timeouts += 1;
-            if self.works.get_mut(id).is_some_and(|work| work.kind == Kind::Load) {
+            if self.works.get_mut(id).is_some_and(|w| matches!(w.kind, Kind::Load | Kind::Fetch)) {
                 self.trial.timed_out(now_us);
             }
             self.give_up(id, status::TIMEOUT);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::board::Board;
+use super::memory::Memory;
 use super::message::{put_region, Hello, Welcome};
 use super::socket::{connect, Intake, Outbox};
 use super::wire::{put_frame, Frame, Head, Op};
@@ -44,6 +45,7 @@ pub struct Link {
     pub state: State,
     pub board: Option<Board>,
     pub welcome: Option<Welcome>,
+    pub arena: Option<Arc<Memory>>,
     /// Regions whose answer has come.
     regions: usize,
     retry_us: u64,
@@ -66,6 +68,7 @@ impl Link {
             state: State::Down,
             board: None,
             welcome: None,
+            arena: None,
             regions: 0,
             retry_us: RETRY_MIN_US,
             try_at_us: 0,
@@ -191,6 +194,11 @@ impl Link {
         let welcome = Welcome::decode(&frame.payload).ok_or("an odd answer to HELLO")?;
         let fd = self.intake.fds.pop_front().ok_or("HELLO's answer brought no memory")?;
         self.board = Some(Board::attach(fd).map_err(|e| format!("the daemon's memory: {e}"))?);
+        if welcome.arena_bytes > 0 {
+            let fd = self.intake.fds.pop_front().ok_or("HELLO's answer brought no arena")?;
+            let arena = Memory::attach(fd, welcome.arena_bytes as usize);
+            self.arena = Some(Arc::new(arena.map_err(|e| format!("the arena: {e}"))?));
+        }
         self.welcome = Some(welcome);
         self.settle();
         Ok(())
@@ -212,6 +220,6 @@ impl Link {
         self.intake.clear();
         self.outbox.clear();
         self.state = State::Down;
-        (self.board, self.welcome, self.regions) = (None, None, 0);
+        (self.board, self.welcome, self.arena, self.regions) = (None, None, None, 0);
     }
 }

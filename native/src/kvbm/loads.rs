@@ -108,11 +108,12 @@ impl Disk {
         for tokens in self.pending.values_mut() {
             tokens.retain(|&token| !is_given_up(token));
         }
-        let pending = &mut self.pending;
+        let (pending, doomed) = (&mut self.pending, &self.doomed);
         let queued = &mut self.queued_store_bytes;
         self.stores.retain(|store| {
             let name = (store.namespace, store.key);
-            let wanted = pending.get(&name).is_some_and(|tokens| !tokens.is_empty());
+            let wanted = doomed.contains_key(&name)
+                || pending.get(&name).is_some_and(|tokens| !tokens.is_empty());
             if !wanted {
                 pending.remove(&name);
                 *queued -= record::bytes(store.len as usize) as u64;

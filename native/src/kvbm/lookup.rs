@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use super::board::clock_us;
 use super::client::Client;
-use super::message::{put_keys, tier};
+use super::message::{put_keys, tier, WITH_SEATS};
 use super::record::Key;
 use super::wire::{Frame, Head, Op, BATCH_MAX};
 
@@ -18,7 +18,8 @@ const LATE_MAX: usize = 16_384;
 impl Client {
     /// Where each block is. Everything is a miss without a daemon; unknown when it does not answer in
     /// time. Keys behind the first 4096 are misses.
-    pub fn lookup(&mut self, keys: &[Key]) -> Vec<u8> {
+    /// The arena counts only for who asks for it.
+    pub fn lookup(&mut self, keys: &[Key], with_arena: bool) -> Vec<u8> {
         let now_us = clock_us();
         let mut tiers = vec![tier::MISS; keys.len()];
         let asked = &keys[..keys.len().min(BATCH_MAX)];
@@ -38,6 +39,7 @@ impl Client {
         let payload = put_keys(asked);
         let mut head = Head::new(Op::Lookup);
         head.count = asked.len() as u32;
+        head.flags = if with_arena { WITH_SEATS } else { 0 };
         match self.request(head, &payload, self.lookup_us) {
             Some(frame) if frame.payload.len() == asked.len() => {
                 self.timeouts = 0;
@@ -46,16 +48,11 @@ impl Client {
             Some(_) => {}
             None => {
                 tiers[..asked.len()].fill(tier::UNKNOWN);
-                self.stats.lookup_timeouts += 1;
                 self.late_requests.push_back((self.request, asked.to_vec()));
                 if self.late_requests.len() > 4 {
                     self.late_requests.pop_front();
                 }
-                self.timeouts += 1;
-                if self.timeouts >= TIMEOUTS {
-                    self.timeouts = 0;
-                    self.paused_until_us = clock_us() + PAUSE_US;
-                }
+                self.was_late();
             }
         }
         tiers
@@ -75,6 +72,30 @@ impl Client {
         });
         self.stats.late_answers += 1;
         known
+    }
+
+    /// Ask what a scheduler needs to know now; None without a daemon, or without an answer in time.
+    pub(super) fn ask_quickly(&mut self, head: Head, payload: &[u8]) -> Option<Vec<u8>> {
+        let now_us = clock_us();
+        self.advance(now_us);
+        if !self.link.is_usable(now_us) || now_us < self.paused_until_us {
+            self.stats.skipped += 1;
+            return None;
+        }
+        let answer = self.request(head, payload, self.lookup_us);
+        if answer.is_none() {
+            self.was_late();
+        }
+        answer.map(|frame| frame.payload)
+    }
+
+    fn was_late(&mut self) {
+        self.stats.lookup_timeouts += 1;
+        self.timeouts += 1;
+        if self.timeouts >= TIMEOUTS {
+            self.timeouts = 0;
+            self.paused_until_us = clock_us() + PAUSE_US;
+        }
     }
 
     /// Send and wait for the answer, at most for `patience_us`.

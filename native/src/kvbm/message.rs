@@ -1,5 +1,6 @@
 //! The payloads of KVM1's frames. Everything that is read here came from somebody else.
 
+use super::host::Seat;
 use super::le::{part, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use super::namespace::{Probe, DESCRIPTOR_MAX};
 use super::record::{Fingerprint, Key, NOTE_MAX, PAYLOAD_MAX};
@@ -11,6 +12,12 @@ pub const ENGINE_MAX: usize = 256;
 pub const TOKEN_MAX: usize = 256;
 /// A store's frame carries notes.
 pub const WITH_NOTES: u8 = 1;
+/// Each block continues the one before it.
+pub const CHAIN: u8 = 2;
+/// Slots are given back unwritten.
+pub const DISCARD: u8 = 4;
+/// The end of a job tells where the blocks are; a lookup asks for the arena too.
+pub const WITH_SEATS: u8 = 8;
 
 /// What becomes of one block of a job.
 pub mod status {
@@ -24,6 +31,10 @@ pub mod status {
     /// The daemon is gone or does not answer.
     pub const LOST: u8 = 21;
     pub const BAD_REQUEST: u8 = 22;
+    /// Nothing to write: the block is in the arena.
+    pub const THERE: u8 = 23;
+    /// Every slot of the arena is held.
+    pub const FULL: u8 = 24;
 }
 
 /// Where a block is.
@@ -104,26 +115,30 @@ pub struct Welcome {
     pub boot: u64,
     pub fingerprint: Fingerprint,
     pub board_bytes: u32,
+    /// 0: there is no arena. Else its memory comes behind the board's.
+    pub arena_bytes: u64,
     /// Others use the same descriptor with another probe: their hashes have another seed.
     pub differing_probes: u32,
 }
 
 impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; 48];
+        let mut out = vec![0; 56];
         put_u64(&mut out, 0, self.boot);
         out[8..40].copy_from_slice(&self.fingerprint);
         put_u32(&mut out, 40, self.board_bytes);
         put_u32(&mut out, 44, self.differing_probes);
+        put_u64(&mut out, 48, self.arena_bytes);
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() == 48).then(|| Self {
+        (bytes.len() == 56).then(|| Self {
             boot: u64_at(bytes, 0),
             fingerprint: part(bytes, 8),
             board_bytes: u32_at(bytes, 40),
             differing_probes: u32_at(bytes, 44),
+            arena_bytes: u64_at(bytes, 48),
         })
     }
 }
@@ -218,6 +233,8 @@ pub struct Finished {
     pub spent_us: u64,
     pub bytes: u64,
     pub statuses: Vec<u8>,
+    /// Of a fetch: where each block is.
+    pub seats: Vec<Seat>,
 }
 
 impl Finished {
@@ -226,16 +243,32 @@ impl Finished {
         put_u64(&mut out, 0, self.spent_us);
         put_u64(&mut out, 8, self.bytes);
         out.extend_from_slice(&self.statuses);
+        out.extend_from_slice(&put_seats(&self.seats));
         out
     }
 
     pub fn decode(count: u32, bytes: &[u8]) -> Option<Self> {
-        (bytes.len() == 16 + count as usize).then(|| Self {
-            spent_us: u64_at(bytes, 0),
-            bytes: u64_at(bytes, 8),
-            statuses: bytes[16..].to_vec(),
-        })
+        let rest = bytes.get(16..)?;
+        let (statuses, places) = rest.split_at_checked(count as usize)?;
+        let seats = if places.is_empty() { Vec::new() } else { seats(count, places).ok()? };
+        let (spent_us, bytes) = (u64_at(bytes, 0), u64_at(bytes, 8));
+        Some(Self { spent_us, bytes, statuses: statuses.to_vec(), seats })
     }
+}
+
+/// Where blocks are in the arena.
+pub fn put_seats(seats: &[Seat]) -> Vec<u8> {
+    let words = seats.iter().flat_map(|seat| [seat.page, seat.generation]);
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+pub fn seats(count: u32, bytes: &[u8]) -> Result<Vec<Seat>, &'static str> {
+    let count = count as usize;
+    if count > BATCH_MAX || bytes.len() != count * 8 {
+        return Err("not as many slots as said, or too many");
+    }
+    let each = bytes.chunks_exact(8);
+    Ok(each.map(|raw| Seat { page: u32_at(raw, 0), generation: u32_at(raw, 4) }).collect())
 }
 
 /// A region's slots: bytes from one to the next, and how many.
@@ -283,7 +316,9 @@ mod tests {
             let (bytes, flags) = job.encode();
             assert_eq!(Job::decode(3, flags, &bytes), Ok(job));
         }
-        let done = Finished { spent_us: 5, bytes: 6, statuses: vec![0, 20] };
+        let seat = Seat { page: 7, generation: 9 };
+        let (statuses, seats) = (vec![0, 20], vec![seat, seat]);
+        let done = Finished { spent_us: 5, bytes: 6, statuses, seats };
         assert_eq!(Finished::decode(2, &done.encode()), Some(done));
         assert_eq!(region(&put_region(4096, 7)), Ok((4096, 7)));
         assert_eq!(keys(2, &put_keys(&[[1; 32], [2; 32]])), Ok(vec![[1; 32], [2; 32]]));

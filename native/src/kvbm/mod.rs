@@ -5,6 +5,7 @@
 //! acknowledged survives `kill -9`; the configured capacity is never exceeded.
 
 pub mod admission;
+pub mod arena;
 pub mod board;
 pub mod buffer;
 pub mod catalog;
@@ -24,6 +25,8 @@ mod figures;
 pub mod folder;
 pub mod gate;
 pub mod health;
+pub mod host;
+mod host_jobs;
 pub mod hub;
 pub mod inbox;
 pub mod io;
@@ -47,7 +50,9 @@ mod recovery;
 pub mod region;
 mod reopen;
 pub mod ring;
+pub mod s3fifo;
 pub mod scrub;
+mod seats;
 pub mod segments;
 mod serve;
 pub mod slab;
@@ -59,7 +64,7 @@ mod superblock;
 mod tests;
 mod trial;
 pub mod wire;
-mod works;
+pub mod works;
 
 /// Why a block is not taken in, or a load not begun. Each means a miss, nothing worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

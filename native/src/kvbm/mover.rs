@@ -15,6 +15,7 @@ use super::crew::Crew;
 use super::gate::Gate;
 use super::inbox::Inbox;
 use super::io::{Class, Direction, Io, IoBackend};
+use super::memory::Memory;
 use super::record::{self, verify, Damage, Expected, Header, PAGE};
 use super::region::Region;
 
@@ -31,6 +32,8 @@ pub struct Slot {
 pub enum Source {
     Slot(Slot),
     Bytes(Arc<[u8]>),
+    /// From this byte of memory that nobody writes meanwhile.
+    Memory(Arc<Memory>, usize),
     /// They are in the buffer already, behind its first page.
     Buffer,
 }
@@ -39,6 +42,8 @@ pub enum Source {
 #[derive(Clone)]
 pub enum Target {
     Slot(Slot),
+    /// To this byte of memory that nobody else uses meanwhile.
+    Memory(Arc<Memory>, usize),
     /// They stay in the buffer, behind the record's header page.
     Buffer,
 }
@@ -118,7 +123,7 @@ impl<T: From<Moved> + Send + 'static> Mover<T> {
     pub fn read(&self, errand: Errand, expected: Expected, target: Target) {
         let (crew, inbox) = (Arc::clone(&self.crew), Arc::clone(&self.inbox));
         let Errand { flight, file, buffer } = errand;
-        let urgent = matches!(target, Target::Slot(_));
+        let urgent = !matches!(target, Target::Buffer);
         let finish = move |buffer: Buffer, read: io::Result<usize>| {
             let job = move || {
                 let result = deliver(&buffer, read, &expected, &target);
@@ -186,6 +191,11 @@ fn fetch(source: &Source, into: &mut [u8]) -> Result<(), Failure> {
             into.copy_from_slice(bytes);
             Ok(())
         }
+        Source::Memory(memory, at) => {
+            let from = memory.bytes(*at, into.len());
+            unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+            Ok(())
+        }
         Source::Slot(slot) => inside(&slot.gate, || slot.region.read(slot.offset, into)),
     }
 }
@@ -203,6 +213,12 @@ fn deliver(
     verify(&buffer[..count], expected).map_err(Failure::Damaged)?;
     match target {
         Target::Buffer => Ok(()),
+        Target::Memory(memory, at) => {
+            let payload = &buffer[PAGE..PAGE + expected.len as usize];
+            let into = memory.bytes(*at, payload.len());
+            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), into, payload.len()) };
+            Ok(())
+        }
         Target::Slot(slot) => {
             let payload = &buffer[PAGE..PAGE + expected.len as usize];
             inside(&slot.gate, || slot.region.write(slot.offset, payload))

@@ -7,12 +7,13 @@ use super::board::{Board, BOARD_BYTES};
 use super::conn::{Conn, Session, REGIONS_MAX};
 use super::disk::Disk;
 use super::hub::Hub;
-use super::message::{keys, region, status, tier, Hello, Welcome};
+use super::message::{keys, region, status, tier, Hello, Welcome, WITH_SEATS};
 use super::namespace::Namespace;
 use super::record::Key;
 use super::region::Region;
 use super::wire::{Frame, Head, Op, VERSION};
 use super::works::{Kind, Owner, Work};
+use super::Refusal;
 
 /// Answers nobody has a hit that pays: loading would take longer than computing.
 pub const GATED: u8 = 1;
@@ -40,6 +41,10 @@ impl Hub {
             (Op::Unpin, _) => self.unpin(owner, frame),
             (Op::Drop, _) => self.drop_blocks(owner, frame),
             (Op::Cancel, _) => self.cancel(owner, &head),
+            (Op::Reserve, _) => self.reserve(owner, frame),
+            (Op::Commit, _) => self.commit(owner, frame),
+            (Op::Fetch, _) => self.fetch(owner, frame),
+            (Op::Release, _) => self.release(owner, frame),
             (Op::Events, _) => self.follow(owner, &head),
             (Op::Stats, _) => self.tell_stats(owner, &head),
             (Op::Hello | Op::Done | Op::Event | Op::Error, _) => Err("that is not for a client"),
@@ -67,27 +72,36 @@ impl Hub {
             return Err("the token is wrong");
         }
         let namespace = namespace_of(&hello);
-        let mut number = 0;
-        let mut differing_probes = 0;
-        if let Some(disk) = &mut self.disk {
-            differing_probes = disk.namespaces().differing_probes(&namespace) as u32;
-            number = disk.namespace(&namespace).ok_or("there are too many namespaces")?;
-        }
+        let differing_probes = self.namespaces.differing_probes(&namespace) as u32;
+        let print = namespace.fingerprint();
+        let many = "there are too many namespaces";
+        let hub_number = self.namespaces.number(&print);
+        let hub_number =
+            hub_number.or_else(|| self.namespaces.add(namespace.clone())).ok_or(many)?;
+        let number = match &mut self.disk {
+            Some(disk) => disk.namespace(&namespace).ok_or(many)?,
+            None => 0,
+        };
         self.stats.probe_differs += u64::from(differing_probes > 0);
         let board = Board::create().map_err(|_| "no memory for a session")?;
         board.beat(self.now_us);
-        let fd = unsafe { BorrowedFd::borrow_raw(board.fd()) }.try_clone_to_owned();
-        let fd = fd.map_err(|_| "no descriptor for a session")?;
+        let arena = self.host.as_ref().map(|host| host.arena.memory.clone());
+        let raw = [Some(board.fd()), arena.as_ref().map(|memory| memory.fd())];
+        let copies = raw.into_iter().flatten().map(|fd| {
+            let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+            copy.map(Arc::new).map_err(|_| "no descriptor for a session")
+        });
+        let fds = copies.collect::<Result<Vec<_>, _>>()?;
         let welcome = Welcome {
             boot: self.boot,
-            fingerprint: namespace.fingerprint(),
+            fingerprint: print,
             board_bytes: BOARD_BYTES as u32,
+            arena_bytes: arena.map_or(0, |memory| memory.len() as u64),
             differing_probes,
         };
         if let Some(conn) = self.conn(owner) {
-            conn.session = Some(Session::new(hello, number, board));
-            let answer = frame.head.answer();
-            conn.send_with(&answer, &welcome.encode(), vec![Arc::new(fd)]);
+            conn.session = Some(Session::new(hello, number, hub_number, board));
+            conn.send_with(&frame.head.answer(), &welcome.encode(), fds);
         }
         Ok(())
     }
@@ -126,17 +140,28 @@ impl Hub {
     fn lookup(&mut self, owner: Owner, frame: &Frame) -> Result<(), &'static str> {
         let keys = keys(frame.head.count, &frame.payload)?;
         let Some((namespace, bytes, recompute_us)) = self.terms(owner) else { return Ok(()) };
-        let (mut tiers, mut hits) = (vec![tier::MISS; keys.len()], 0_u64);
-        let mut expected_us = 0;
-        if let Some(disk) = self.disk.as_ref().filter(|_| self.trial.is_open(self.now_us)) {
-            for (key, tier) in keys.iter().zip(&mut tiers) {
-                if disk.find(namespace, key).is_some_and(|(_, len)| len == bytes) {
-                    *tier = tier::DISK;
-                    hits += 1;
-                }
+        let hub_namespace = self.conn(owner).and_then(|conn| conn.session.as_ref());
+        let hub_namespace = hub_namespace.map_or(0, |session| session.hub_namespace);
+        let disk = self.disk.as_ref().filter(|_| self.trial.is_open(self.now_us));
+        let (mut hits, mut below) = (0_u64, 0_u64);
+        let host = self.host.as_ref().filter(|_| frame.head.flags & WITH_SEATS != 0);
+        let place = |key: &Key| {
+            if host.is_some_and(|host| host.find(hub_namespace, key, bytes).is_some()) {
+                hits += 1;
+                return tier::HOST;
             }
-            expected_us = disk.expected_load_us(hits * u64::from(bytes));
-        }
+            let found = disk.and_then(|disk| disk.find(namespace, key));
+            if found.is_none_or(|(_, len)| len != bytes) {
+                return tier::MISS;
+            }
+            (hits, below) = (hits + 1, below + 1);
+            tier::DISK
+        };
+        let mut tiers: Vec<u8> = keys.iter().map(place).collect();
+        let expected_us = match disk {
+            Some(disk) if below > 0 => disk.expected_load_us(below * u64::from(bytes)),
+            _ => 0,
+        };
         let gated = recompute_us > 0 && expected_us > hits.saturating_mul(recompute_us.into());
         if gated && hits > 0 {
             tiers.fill(tier::MISS);
@@ -211,12 +236,15 @@ impl Hub {
     fn drop_blocks(&mut self, owner: Owner, frame: &Frame) -> Result<(), &'static str> {
         let keys = keys(frame.head.count, &frame.payload)?;
         let Some((namespace, ..)) = self.terms(owner) else { return Ok(()) };
+        let session = self.conn(owner).and_then(|conn| conn.session.as_ref());
+        let hub_namespace = session.map_or(0, |session| session.hub_namespace);
         let id = self.works.add(Work::new(Kind::Drop, owner, frame.head, keys.len()));
         for (item, key) in keys.iter().enumerate() {
-            let there =
-                self.disk.as_mut().is_some_and(|d| d.drop_block(namespace, key, id.token(item)));
-            if let (false, Some(work)) = (there, self.works.get_mut(id)) {
-                work.set(item, 1);
+            let above = self.host.as_mut().is_some_and(|host| host.remove(hub_namespace, key));
+            let token = id.token(item);
+            let below = self.disk.as_mut().is_some_and(|d| d.drop_block(namespace, key, token));
+            if let (false, Some(work)) = (below, self.works.get_mut(id)) {
+                work.set(item, if above { status::OK } else { Refusal::Absent as u8 });
             }
         }
         self.finish_if_done(id);
@@ -244,11 +272,7 @@ impl Hub {
     }
 
     fn answer(&mut self, owner: Owner, head: &Head, payload: &[u8]) {
-        if let Some(conn) = self.conn(owner) {
-            let mut answer = head.answer();
-            answer.count = payload.len() as u32;
-            conn.send(&answer, payload);
-        }
+        self.answer_with(owner, head, payload.len() as u32, payload);
     }
 
     fn with_session<T>(

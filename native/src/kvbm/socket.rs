@@ -95,6 +95,11 @@ pub fn watch_process(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(check(fd as libc::c_int)?) })
 }
 
+pub fn is_readable(fd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}
+
 /// Read what is there. Ok(0): the peer has closed.
 pub fn receive(fd: &OwnedFd, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::buffer::Buffer;
 use super::catalog::Place;
 use super::commit::Commit;
-use super::disk::Disk;
+use super::disk::{Disk, Outcome};
 use super::folder::Folder;
 use super::keeper::Order;
 use super::loads::{learn, Block, Flight};
@@ -216,6 +216,10 @@ impl Disk {
         for token in self.pending.remove(&(namespace, *key)).unwrap_or_default() {
             self.stats.store_failed += 1;
             self.fail(token, failure);
+        }
+        // What was to be dropped never came.
+        for token in self.doomed.remove(&(namespace, *key)).unwrap_or_default() {
+            self.out.push(Outcome { token, result: Ok(None) });
         }
     }
 

@@ -37,6 +37,14 @@ pub enum Op {
     Stats = 15,
     /// Answer to anything: a code and a text for people.
     Error = 16,
+    /// Slots of the arena to write blocks to.
+    Reserve = 17,
+    /// They are written, or given back unwritten.
+    Commit = 18,
+    /// A job: blocks into the arena, held there.
+    Fetch = 19,
+    /// Held no more.
+    Release = 20,
 }
 
 impl Op {
@@ -44,7 +52,7 @@ impl Op {
         use Op::*;
         let all = [
             Hello, Region, Lookup, Store, Load, Done, Touch, Pin, Unpin, Drop, Cancel, Events,
-            Event, Ping, Stats, Error,
+            Event, Ping, Stats, Error, Reserve, Commit, Fetch, Release,
         ];
         all.into_iter().find(|&op| op as u8 == raw)
     }

@@ -1,6 +1,7 @@
 //! Jobs under way and what is known of each of their blocks.
 
 use super::gate::Gate;
+use super::host::Seat;
 use super::message::{status, Finished};
 use super::wire::Head;
 
@@ -13,12 +14,14 @@ const PENDING: u8 = 255;
 pub enum Kind {
     Store,
     Load,
+    /// A load into the arena.
+    Fetch,
     /// Blocks to be forgotten; answered, not pushed.
     Drop,
 }
 
 /// Who is told: a place in the table of connections and the use of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner {
     pub at: u32,
     pub usage: u32,
@@ -31,6 +34,8 @@ pub struct Work {
     pub gate: Option<Gate>,
     statuses: Vec<u8>,
     left: usize,
+    /// Of a fetch: where each block is.
+    pub seats: Vec<Seat>,
     pub bytes: u64,
     pub began_us: u64,
     pub deadline_us: u64,
@@ -49,6 +54,7 @@ impl Work {
             gate: None,
             statuses: vec![PENDING; items],
             left: items,
+            seats: Vec::new(),
             bytes: 0,
             began_us: 0,
             deadline_us: u64::MAX,
@@ -83,6 +89,7 @@ impl Work {
             spent_us: now_us.saturating_sub(self.began_us),
             bytes: self.bytes,
             statuses: self.statuses.clone(),
+            seats: self.seats.clone(),
         }
     }
 }

@@ -33,6 +33,8 @@ pub fn hub_options(dir: &Dir) -> HubOptions {
         conns_max: 64,
         load_us: 2 * SECOND,
         store_us: 10 * SECOND,
+        host_bytes: 0,
+        orphan_us: 100_000,
         disk: Some(DiskOptions { dir: dir.0.join("disk"), ..options(dir) }),
     }
 }
@@ -138,7 +140,7 @@ impl Engine {
 
     pub fn lookup(&mut self, blocks: std::ops::Range<u64>) -> Vec<u8> {
         let keys: Vec<Key> = blocks.map(|n| self.key(n)).collect();
-        self.client.lookup(&keys)
+        self.client.lookup(&keys, false)
     }
 }
 
