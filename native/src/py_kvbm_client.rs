@@ -366,6 +366,8 @@ impl KvbmClient {
             ("connects", connects),
             ("restarts", stats.restarts),
             ("lookups", stats.lookups),
+            ("table_lookups", stats.table_lookups),
+            ("gated", stats.gated),
             ("lookup_timeouts", stats.lookup_timeouts),
             ("late_answers", stats.late_answers),
             ("skipped", stats.skipped),

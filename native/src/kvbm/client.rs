@@ -23,7 +23,7 @@ const GRACE_US: u64 = 100_000;
 const OUTBOX_MAX: usize = 4 << 20;
 const CHANGES_MAX: usize = 1 << 16;
 /// Without jobs under way the socket is looked at so often.
-const LOOK_US: u64 = 100_000;
+pub(super) const LOOK_US: u64 = 100_000;
 
 /// A job's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,10 @@ pub enum Want {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ClientStats {
+    /// Asked of the daemon; answered from shared memory; hits that would not have paid.
     pub lookups: u64,
+    pub table_lookups: u64,
+    pub gated: u64,
     pub lookup_timeouts: u64,
     pub late_answers: u64,
     pub skipped: u64,
@@ -90,7 +93,7 @@ pub struct Client {
     pub(super) late: HashMap<Key, (u8, u64)>,
     pub(super) timeouts: u32,
     pub(super) paused_until_us: u64,
-    looked_us: u64,
+    pub(super) looked_us: u64,
     boot: u64,
     changes: VecDeque<Note>,
     pub changes_missed: bool,

@@ -119,6 +119,8 @@ pub struct Disk {
     pub(super) segments_asked: u32,
     pub(super) unsynced_bytes: u64,
     pub(super) synced_at_us: u64,
+    /// Segments of smaller ids are flushed.
+    pub(super) synced_from: u64,
     pub(super) is_syncing: bool,
     pub(super) looked_at_us: u64,
     pub(super) is_looking: bool,
@@ -182,6 +184,7 @@ impl Disk {
             segments_asked: 0,
             unsynced_bytes: 0,
             synced_at_us: 0,
+            synced_from: 0,
             is_syncing: false,
             looked_at_us: 0,
             is_looking: false,

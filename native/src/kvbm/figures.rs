@@ -28,6 +28,11 @@ impl Hub {
         .map(|(name, value)| (name, Figure::Count(value)))
         .into();
         out.push(("boot", Figure::Text(format!("{:016x}", self.boot))));
+        if let Some(table) = &self.table {
+            out.push(("table_blocks", Figure::Count(table.len())));
+            out.push(("table_left_out", Figure::Count(table.left_out())));
+            out.push(("table_bytes", Figure::Count(table.bytes() as u64)));
+        }
         if let Some(host) = &self.host {
             let counts = [
                 ("host_blocks", host.len() as u64),

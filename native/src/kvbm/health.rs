@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::disk::Disk;
 use super::keeper::Order;
 use super::mover::Failure;
+use super::segments::State;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
@@ -86,9 +87,14 @@ impl Disk {
         self.is_syncing = true;
         self.synced_at_us = self.now_us;
         self.unsynced_bytes = 0;
-        // What was written since the last time lies in the youngest few.
-        let data = self.segments.youngest().take(4).filter_map(|at| self.segments.get(at));
-        let data = data.map(|segment| Arc::clone(&segment.file)).collect();
+        let from = self.synced_from;
+        let young = self.segments.youngest().filter_map(|at| self.segments.get(at));
+        let young = young.take_while(|segment| segment.id >= from);
+        let data: Vec<_> = young.map(|segment| Arc::clone(&segment.file)).collect();
+        // From here on only these are written to.
+        let all = self.segments.order().filter_map(|at| self.segments.get(at));
+        let mut busy = all.filter(|segment| segment.writers > 0 || segment.state == State::Open);
+        self.synced_from = busy.next().map_or(self.segments.next_id, |segment| segment.id);
         let journal = Arc::clone(&self.journal.file);
         self.keeper.order(Order::Sync { data, journal });
     }

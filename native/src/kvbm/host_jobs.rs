@@ -9,7 +9,7 @@ use super::changes::{Note, What};
 use super::conn::Session;
 use super::disk::Outcome;
 use super::host::{Named, Reserved, Seat};
-use super::hub::Hub;
+use super::hub::{publish, Hub};
 use super::loads::Load;
 use super::message::{keys, put_seats, seats, status, tier, CHAIN, DISCARD, WITH_SEATS};
 use super::mover::{Source, Target};
@@ -118,7 +118,8 @@ impl Hub {
 
     fn note(&mut self, what: What, named: Named) {
         let Named { namespace, key, len } = named;
-        self.log.push(Note { what, tier: tier::HOST, namespace, len, key });
+        let note = Note { what, tier: tier::HOST, namespace, len, key };
+        publish(&mut self.log, self.table.as_mut(), note);
     }
 
     /// Offer a block of the arena to the disk; it stays where it is until the disk has it.

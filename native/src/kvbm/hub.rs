@@ -23,6 +23,7 @@ use super::namespace::Namespaces;
 use super::options::DiskOptions;
 use super::socket::listen;
 use super::superblock::random;
+use super::table::Table;
 use super::wire::{Head, Op};
 use super::works::{Owner, Works};
 
@@ -57,6 +58,8 @@ pub struct HubOptions {
     pub orphan_us: u64,
     /// Bytes of the arena, 0 for none.
     pub host_bytes: usize,
+    /// Blocks that the table for lookups has room for; 0: by the capacities.
+    pub table_blocks: u64,
     pub disk: Option<DiskOptions>,
 }
 
@@ -93,6 +96,7 @@ pub struct Hub {
     pub(super) disk: Option<Disk>,
     pub(super) host: Option<Host>,
     pub(super) traffic: Traffic,
+    pub(super) table: Option<Table>,
     /// The numbers that changes and lists use.
     pub(super) namespaces: Namespaces,
     pub(super) reopening: Option<Receiver<io::Result<Disk>>>,
@@ -112,6 +116,17 @@ pub struct Hub {
     changes: Vec<Change>,
 }
 
+impl HubOptions {
+    /// Blocks of 256 KiB that all tiers hold, and not too few.
+    fn table_blocks(&self) -> u64 {
+        let disk = self.disk.as_ref().map_or(0, |disk| disk.capacity);
+        match self.table_blocks {
+            0 => ((disk + self.host_bytes as u64) >> 18).clamp(1 << 16, 1 << 24),
+            blocks => blocks,
+        }
+    }
+}
+
 impl Hub {
     /// Open the disk and the socket; errors are for people.
     pub fn open(options: HubOptions, commands: Arc<Inbox<Command>>) -> io::Result<Self> {
@@ -123,6 +138,10 @@ impl Hub {
         let mut namespaces = Namespaces::default();
         for (_, _, namespace) in disk.iter().flat_map(|disk| disk.namespaces().iter()) {
             namespaces.add(namespace.clone());
+        }
+        let mut table = Table::create(options.table_blocks())?;
+        if let Some(disk) = &disk {
+            disk.catalog().walk(0, u32::MAX, |known| table.set(&known.key, tier::DISK));
         }
         let listener = listen(&options.socket, options.socket_mode).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", options.socket.display()))
@@ -141,6 +160,7 @@ impl Hub {
             disk,
             host,
             traffic: Traffic::default(),
+            table: Some(table),
             namespaces,
             reopening: None,
             conns: Vec::new(),
@@ -249,7 +269,12 @@ impl Hub {
                 Change::Cleared => (What::Cleared, 0, [0; 32], 0),
             };
             let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
-            self.log.push(Note { what, tier: tier::DISK, namespace, len, key });
+            let note = Note { what, tier: tier::DISK, namespace, len, key };
+            publish(&mut self.log, self.table.as_mut(), note);
+        }
+        if let (Some(disk), Some(table)) = (&self.disk, &self.table) {
+            let (ns_per_mib, queued) = disk.load_cost();
+            table.tell_cost(ns_per_mib, queued, !self.trial.is_open(self.now_us));
         }
     }
 
@@ -330,4 +355,16 @@ impl Hub {
 pub(super) fn hub_number(known: &Namespaces, disk: Option<&Disk>, number: u16) -> u16 {
     let print = disk.and_then(|disk| disk.namespaces().fingerprint(number));
     print.and_then(|print| known.number(print)).unwrap_or(u16::MAX)
+}
+
+/// Tell everybody what changed.
+pub(super) fn publish(log: &mut ChangeLog, table: Option<&mut Table>, note: Note) {
+    if let Some(table) = table {
+        match note.what {
+            What::Stored => table.set(&note.key, note.tier),
+            What::Removed => table.unset(&note.key, note.tier),
+            What::Cleared => table.unset_all(note.tier),
+        }
+    }
+    log.push(note);
 }

@@ -9,6 +9,7 @@ use super::board::Board;
 use super::memory::Memory;
 use super::message::{put_region, Hello, Welcome};
 use super::socket::{connect, Intake, Outbox};
+use super::table::Reader;
 use super::wire::{put_frame, Frame, Head, Op};
 
 const RETRY_MIN_US: u64 = 50_000;
@@ -46,6 +47,7 @@ pub struct Link {
     pub board: Option<Board>,
     pub welcome: Option<Welcome>,
     pub arena: Option<Arc<Memory>>,
+    pub table: Option<Reader>,
     /// Regions whose answer has come.
     regions: usize,
     retry_us: u64,
@@ -69,6 +71,7 @@ impl Link {
             board: None,
             welcome: None,
             arena: None,
+            table: None,
             regions: 0,
             retry_us: RETRY_MIN_US,
             try_at_us: 0,
@@ -199,6 +202,11 @@ impl Link {
             let arena = Memory::attach(fd, welcome.arena_bytes as usize);
             self.arena = Some(Arc::new(arena.map_err(|e| format!("the arena: {e}"))?));
         }
+        if welcome.table_bytes > 0 {
+            let fd = self.intake.fds.pop_front().ok_or("HELLO's answer brought no table")?;
+            let table = Reader::attach(fd, welcome.table_bytes as usize);
+            self.table = Some(table.map_err(|e| format!("the table: {e}"))?);
+        }
         self.welcome = Some(welcome);
         self.settle();
         Ok(())
@@ -220,6 +228,7 @@ impl Link {
         self.intake.clear();
         self.outbox.clear();
         self.state = State::Down;
-        (self.board, self.welcome, self.arena, self.regions) = (None, None, None, 0);
+        (self.board, self.welcome, self.regions) = (None, None, 0);
+        (self.arena, self.table) = (None, None);
     }
 }

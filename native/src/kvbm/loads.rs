@@ -96,6 +96,13 @@ impl Disk {
         (total as f64 / (1 << 20) as f64 * self.read_us_per_mib) as u64
     }
 
+    /// Nanoseconds per MiB, and bytes that wait or are under way.
+    pub fn load_cost(&self) -> (u64, u64) {
+        let waiting = (self.loads.len() + self.in_flight) as u64;
+        let each = self.catalog.payload_bytes() / self.catalog.len().max(1) as u64;
+        ((self.read_us_per_mib * 1000.0) as u64, waiting * each)
+    }
+
     /// Forget what waits for these tokens; no outcome of theirs will come. Transfers under way end by
     /// themselves: the gate of their job keeps them off its slots.
     pub fn abandon(&mut self, is_given_up: impl Fn(u64) -> bool) {

@@ -21,6 +21,13 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub fn create(name: &std::ffi::CStr, len: usize) -> io::Result<Self> {
+        let memory = Self::create_for_readers(name, len)?;
+        memory.seal(libc::F_SEAL_SEAL)?;
+        Ok(memory)
+    }
+
+    /// The same, but `seal_writes` may follow.
+    pub fn create_for_readers(name: &std::ffi::CStr, len: usize) -> io::Result<Self> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
         if fd < 0 {
@@ -30,15 +37,34 @@ impl Memory {
         if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let seals = SEALS | libc::F_SEAL_SEAL;
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        let memory = Self::map(fd, len, true)?;
+        memory.seal(SEALS)?;
+        Ok(memory)
+    }
+
+    fn seal(&self, seals: libc::c_int) -> io::Result<()> {
+        if unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Self::map(fd, len)
+        Ok(())
+    }
+
+    /// From now on nobody but this mapping can change the bytes.
+    pub fn seal_writes(&mut self) -> io::Result<()> {
+        self.seal(libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
     }
 
     /// Map a peer's memory; refused unless its size is sealed and as said.
     pub fn attach(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        Self::attach_as(fd, len, true)
+    }
+
+    /// The same, only to be read.
+    pub fn attach_to_read(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        Self::attach_as(fd, len, false)
+    }
+
+    fn attach_as(fd: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "memory of no sealed size"));
@@ -51,11 +77,12 @@ impl Memory {
             let what = format!("memory of {} bytes, {len} were said", stat.st_size);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        Self::map(fd, len)
+        Self::map(fd, len, writable)
     }
 
-    fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    fn map(fd: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
+        let write = if writable { libc::PROT_WRITE } else { 0 };
+        let (access, kind) = (libc::PROT_READ | write, libc::MAP_SHARED);
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, fd.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {

@@ -117,28 +117,32 @@ pub struct Welcome {
     pub board_bytes: u32,
     /// 0: there is no arena. Else its memory comes behind the board's.
     pub arena_bytes: u64,
+    /// 0: there is no table to look things up in. Else its memory comes last.
+    pub table_bytes: u64,
     /// Others use the same descriptor with another probe: their hashes have another seed.
     pub differing_probes: u32,
 }
 
 impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; 56];
+        let mut out = vec![0; 64];
         put_u64(&mut out, 0, self.boot);
         out[8..40].copy_from_slice(&self.fingerprint);
         put_u32(&mut out, 40, self.board_bytes);
         put_u32(&mut out, 44, self.differing_probes);
         put_u64(&mut out, 48, self.arena_bytes);
+        put_u64(&mut out, 56, self.table_bytes);
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() == 56).then(|| Self {
+        (bytes.len() == 64).then(|| Self {
             boot: u64_at(bytes, 0),
             fingerprint: part(bytes, 8),
             board_bytes: u32_at(bytes, 40),
             differing_probes: u32_at(bytes, 44),
             arena_bytes: u64_at(bytes, 48),
+            table_bytes: u64_at(bytes, 56),
         })
     }
 }

@@ -60,6 +60,7 @@ pub mod socket;
 pub mod space;
 pub mod stores;
 mod superblock;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod trial;

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use super::changes::{Note, What};
 use super::disk::Disk;
-use super::hub::{Hub, DISK};
+use super::hub::{publish, Hub, DISK};
 use super::message::tier;
 
 impl Hub {
@@ -40,13 +40,12 @@ impl Hub {
         if let Some(old) = &old {
             self.epoll.remove(old.inbox().bell.fd());
         }
-        self.log.push(Note {
-            what: What::Cleared,
-            tier: tier::DISK,
-            namespace: 0,
-            len: 0,
-            key: [0; 32],
-        });
+        let key = [0; 32];
+        let note = Note { what: What::Cleared, tier: tier::DISK, namespace: 0, len: 0, key };
+        publish(&mut self.log, self.table.as_mut(), note);
+        if let Some(table) = &mut self.table {
+            disk.catalog().walk(0, u32::MAX, |known| table.set(&known.key, tier::DISK));
+        }
         for (_, conn) in &mut self.conns {
             let Some(session) = conn.as_mut().and_then(|conn| conn.session.as_mut()) else {
                 continue;

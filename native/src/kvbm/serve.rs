@@ -86,7 +86,9 @@ impl Hub {
         let board = Board::create().map_err(|_| "no memory for a session")?;
         board.beat(self.now_us);
         let arena = self.host.as_ref().map(|host| host.arena.memory.clone());
-        let raw = [Some(board.fd()), arena.as_ref().map(|memory| memory.fd())];
+        let table = self.table.as_ref();
+        let raw =
+            [Some(board.fd()), arena.as_ref().map(|a| a.fd()), table.map(super::table::Table::fd)];
         let copies = raw.into_iter().flatten().map(|fd| {
             let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
             copy.map(Arc::new).map_err(|_| "no descriptor for a session")
@@ -97,6 +99,7 @@ impl Hub {
             fingerprint: print,
             board_bytes: BOARD_BYTES as u32,
             arena_bytes: arena.map_or(0, |memory| memory.len() as u64),
+            table_bytes: table.map_or(0, |table| table.bytes() as u64),
             differing_probes,
         };
         if let Some(conn) = self.conn(owner) {

@@ -8,6 +8,7 @@ mod harness;
 mod host;
 mod hostile;
 mod lifecycle;
+mod lookups;
 mod media;
 mod model;
 mod torture;
