@@ -1,4 +1,5 @@
-"""Accepts at a listening socket that several workers share, so that none gets most of the clients.
+"""Accepts at a listening socket that several workers share, so that none gets most of the clients;
+and where TLS is spoken, looks at a client's first byte before the handshake.
 
 The system wakes every worker for a new connection, and the one that is quickest takes it: on a
 quiet machine that is nearly always the same one. Invariant: a worker that holds more clients than
@@ -9,18 +10,57 @@ left with a connection is better than letting it wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gateway.logs import log
+from native import relay
 
 SLACK = 4  # clients more than the least busy worker
 BATCH = 8  # connections taken in a row
 YIELD_S = 0.002
 TLS_FAREWELL_S = 1.0  # for a client's farewell; not as long as for its handshake
 FULL_S = 0.1  # pause when there are no descriptors left
+PLAIN_ON_TLS = "The plain HTTP request was sent to HTTPS port"  # nginx's words
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """TLS of a listening address. `plain` makes the protocol for those who speak plain HTTP there;
+    `patience_s` is for a client's first byte.
+    """
+
+    context: ssl.SSLContext
+    plain: Factory
+    patience_s: float
+
+
+class PlainGate:
+    """The relay's gate for those: every request is refused, and recorded as refused."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: relay.Gate) -> None:
+        self._gate = gate
+
+    def head(self, client: relay.Client, request: relay.Request) -> int:
+        self.request(client, request)
+        return int(relay.REPLIED)
+
+    def request(self, client: relay.Client, request: relay.Request) -> None:
+        self._gate.refuse(client, request, 400, "bad_request", PLAIN_ON_TLS)
+
+    def refuse(
+        self, client: relay.Client, request: relay.Request, status: int, code: str, message: str
+    ) -> None:
+        self._gate.refuse(client, request, status, code, message)
+
+    def abandoned(self, client: relay.Client, request: relay.Request) -> None:
+        self._gate.abandoned(client, request)
 
 
 class Acceptor:
@@ -29,8 +69,8 @@ class Acceptor:
     def __init__(
         self,
         sock: socket.socket,
-        factory: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None,
+        factory: Factory,
+        tls: Secured | None,
         ahead: Callable[[], int],
     ) -> None:
         self._sock = sock
@@ -84,10 +124,28 @@ class Acceptor:
         return True
 
     async def _open(self, taken: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it left, or its handshake failed
+        factory, tls = self._factory, self._tls
+        try:
+            if tls is not None and await self._speaks_plainly(taken, tls.patience_s):
+                factory, tls = tls.plain, None
             await self._loop.connect_accepted_socket(
-                self._factory,
+                factory,
                 taken,
-                ssl=self._tls,
-                ssl_shutdown_timeout=TLS_FAREWELL_S if self._tls else None,
+                ssl=None if tls is None else tls.context,
+                ssl_shutdown_timeout=TLS_FAREWELL_S if tls is not None else None,
             )
+        except OSError:  # it left, said nothing in time, or its handshake failed
+            taken.close()
+
+    async def _speaks_plainly(self, taken: socket.socket, patience_s: float) -> bool:
+        """Whether a client's first byte is of a word, and not of a handshake; it stays unread.
+        Raises TimeoutError, OSError.
+        """
+        readable = asyncio.Event()
+        self._loop.add_reader(taken.fileno(), readable.set)
+        try:
+            async with asyncio.timeout(patience_s or None):
+                await readable.wait()
+        finally:
+            self._loop.remove_reader(taken.fileno())
+        return taken.recv(1, socket.MSG_PEEK).isalpha()

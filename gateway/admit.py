@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
-from gateway.values import address
+from gateway.addresses import address
 
 if TYPE_CHECKING:
     from gateway.context import Context
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STREAM = -1  # the relay's word: the body passes through unread
 _REFUSED_METHODS = frozenset({b"TRACE", b"CONNECT"})
-_JSON_FREE = (b"multipart/form-data", b"application/octet-stream", b"audio/")
+_FORM = b"multipart/form-data"  # the only type whose body is surely no JSON to an engine
 
 
 class Gatehouse:
@@ -67,7 +67,7 @@ def body_limit(plan: Plan, path: bytes, content_type: bytes) -> int:
     """
     if plan.kind != "proxy":
         return plan.max_body
-    unread = not reads_body(plan, path) or content_type.lower().startswith(_JSON_FREE)
+    unread = not reads_body(plan, path) or content_type.lower().startswith(_FORM)
     assert plan.catalog is not None
     named = plan.by_model or plan.catalog.renames  # the form's `model` must be found
     if not unread or named:

@@ -111,8 +111,10 @@ class App:
                     swapped.renewed.append(listener)
                 listener.limits, listener.server_ctx = _limits(front.default), front
                 listener.ssl_context = contexts[address]
+        self.control.adopt(fronts.ways(config))
         self.models.adopt(compiled.catalogs)
         self._settle(config)
+        self.writer.keep(compiled.sinks())
         self.writer.reopen()
         return swapped
 
@@ -147,6 +149,7 @@ def build(
     stats, writer, life = memory.stats, Writer(), Life()
     compiled = fronts.build(config, table, stats, writer, memory.zones)
     control = ControlPlane(upstream_tls)
+    control.adopt(fronts.ways(config))
     health, models = Health(table, control), Models(table, control, tell_models)
     models.catalogs = compiled.catalogs
     gatehouse, responses = Gatehouse(config.worker_connections), ResponseMap()

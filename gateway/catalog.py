@@ -31,7 +31,7 @@ class Named:
         self.edits: Edits | None = None
         if alias != model:
             self.quoted = orjson.dumps(model)
-            self.edits = Edits(model_from=model.encode(), model_to=alias.encode())
+            self.edits = Edits(model_to=alias.encode())
 
 
 class Catalog:

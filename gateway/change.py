@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from gateway import reload, upstreams
+from gateway import fronts, reload, upstreams
 from gateway.app import draft
 from gateway.channel import DESCRIPTORS_MAX
 from gateway.conf.errors import ConfigErrors
@@ -189,9 +189,9 @@ class Changes:
     def _send(self, added: Iterable[Address], replaced: bool) -> None:
         master = self._master
         memory = master.memory
-        order = Apply(
-            self.config, dict(memory.ledger.handles), dict(memory.stats.series), self.generation
-        )
+        present = fronts.series(self.config)
+        series = {names: row for names, row in memory.stats.series.items() if names in present}
+        order = Apply(self.config, dict(memory.ledger.handles), series, self.generation)
         for child in master.children:
             if not child.staying:
                 continue
@@ -235,6 +235,7 @@ class Changes:
             self._master.sockets.keep(self.addresses)
         present = self._present()
         self._swept = not self._master.memory.ledger.sweep(present)
+        self._master.memory.stats.sweep(fronts.series(self.config))
         self.news = News(
             {key: why for key, why in self.news.whys.items() if key in present},
             {name: c for name, c in self.news.cards.items() if name in self.config.upstreams},

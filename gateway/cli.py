@@ -36,12 +36,20 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        if arguments[:1] in (["help"], ["version"]):
+            arguments = _word(arguments)
         if arguments and not arguments[0].startswith("-"):
             return _command(arguments)
         return _gateway(_parser().parse_args(arguments))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of -T or -V has left; nothing can be said to it
         return 1
+
+
+def _word(arguments: list[str]) -> list[str]:
+    """`help`, `help COMMAND` and `version` as options."""
+    word, *rest = arguments
+    return ["--version", *rest] if word == "version" else [*rest, "--help"]
 
 
 def _command(arguments: list[str]) -> int:
@@ -84,7 +92,7 @@ def _parser() -> _Parser:
     add("-T", action="store_true", dest="dump", help="test the configuration, print it and exit")
     words = ("stop", "quit", "reload", "reopen")
     add("-s", choices=words, metavar="SIGNAL", dest="signal", help=f"signal: {', '.join(words)}")
-    add("-v", action="store_true", dest="version", help="print the version and exit")
+    add("-v", "--version", action="store_true", dest="version", help="print the version and exit")
     add("-V", action="store_true", dest="versions", help="print versions of all parts and exit")
     add("--format", choices=("text", "json"), default="text", help="form of -t's messages")
     return parser

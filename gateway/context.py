@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.engines import Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
-    from native._core import Conns, Scan
+    from native._core import Limiter, Scan
     from native.relay import Client, Edits, Leg, Request
 
 
@@ -98,7 +98,7 @@ class Context:
         self.request_id = request_id  # made here; the client's own is only echoed
         self.lane = "express"  # or "starlette"
         self.inside = False  # it holds a place of the worker's
-        self.held: tuple[tuple[Conns, bytes], ...] = ()  # places in zones of limit_conn
+        self.held: tuple[Limiter, tuple[bytes, ...]] | None = None  # places in zones of limit_conn
         self.delay_s = 0.0  # how long a rate makes it wait
         self.policy: Mapping[str, str | float] = {}  # what it asks for by policy headers
         self.made: dict[str, str] | None = None  # variables of maps, sets and groups used so far

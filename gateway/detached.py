@@ -18,9 +18,13 @@ CLOSE_S = 2.0  # for the last records to be written
 
 
 class Detached(logging.Handler):
-    def __init__(self, inner: logging.Handler, again: Callable[[], logging.Handler]) -> None:
+    def __init__(
+        self, path: str, inner: logging.Handler, again: Callable[[], logging.Handler]
+    ) -> None:
         """`again` makes the same handler anew, for a process that was forked."""
         super().__init__()
+        self.path = path  # where it writes
+        self.stuck = False  # closed, but nobody reads what is written
         self.inner = inner
         self.again = again
         self.dropped = 0  # records
@@ -56,13 +60,16 @@ class Detached(logging.Handler):
                 self.dropped += 1
 
     def close(self) -> None:
-        """Writes what waits, within CLOSE_S."""
+        """Writes what waits, within CLOSE_S; else it is `stuck`, and so is whoever waits for the
+        inner handler.
+        """
         if self._thread is not None and self._pid == os.getpid():
             try:
                 self._queue.put_nowait(None)
                 self._thread.join(CLOSE_S)
+                self.stuck = self._thread.is_alive()
             except queue.Full:
-                pass  # whoever reads the log has stopped reading
+                self.stuck = True
             self._thread = None
             self._pid = 0
         super().close()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from ssl import SSLContext
 
-from gateway import values
+from gateway import addresses
 from gateway.conf.model import EngineLine, Upstream
 from gateway.engine import Engine
 from gateway.ledger import UNKNOWN, WELL, Key, Ledger
@@ -87,7 +87,7 @@ class Group:
         key = conf.balance.key
         self.key = None if key is None else compile_header(key)
         if conf.balance.method == "ip_hash":
-            self.key = values.network
+            self.key = addresses.network
         self.by_address = {engine.address: engine for engine in engines}
         teams = []
         for at, backup in enumerate((False, True)):

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
-_TIMEOUTS = frozenset({"connect_timeout", "send_timeout", "first_byte_timeout", "read_timeout"})
-
 
 class Exchange:
     __slots__ = (
@@ -132,7 +130,7 @@ class Exchange:
         ctx = self.ctx
         engine = ctx.engine
         assert engine is not None
-        status = leg.status or (504 if leg.error in _TIMEOUTS else 502)
+        status = leg.status or relay_faults.status(leg.error)
         ctx.attempts = (*ctx.attempts, Attempt(engine, leg, status))
         if leg.error is None and leg.relayed:
             if (engine.marks.fails and leg.status < 400) or leg.status >= 500:

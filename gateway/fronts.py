@@ -15,14 +15,15 @@ from gateway.conf.model import Config, Listen, Location, Proxy, ProxyTls, Server
 from gateway.conf.model_rules import PLAIN_TLS
 from gateway.limits import Zones
 from gateway.made import compile_maps
-from gateway.plan import Around, Plan
+from gateway.plan import Around, Plan, labels
 from gateway.secure import Secure
 from gateway.sites import LocationTable, Row, Site
+from gateway.upstream import Way
 
 if TYPE_CHECKING:
     from gateway.engines import EngineTable
-    from gateway.logs import Writer
-    from gateway.stats import Statistics
+    from gateway.logs import Sink, Writer
+    from gateway.stats import Names, Statistics
 
 Address = tuple[str, int, str]
 
@@ -51,6 +52,11 @@ class Fronts:
     by_address: dict[Address, Front] = field(default_factory=dict)
     catalogs: tuple[Catalog, ...] = ()
 
+    def sinks(self) -> set[Sink]:
+        """The access logs that are written to."""
+        plans = [(*front.plans, front.nowhere) for front in self.by_address.values()]
+        return {sink for some in plans for plan in some for _, sink, _ in plan.logs}
+
 
 def schemes(config: Config) -> dict[str, set[str]]:
     """Upstream name -> the schemes that locations speak to it."""
@@ -64,6 +70,35 @@ def schemes(config: Config) -> dict[str, set[str]]:
                 for name in names:
                     found.setdefault(name, set()).add(location.handler.scheme)
     return found
+
+
+def series(config: Config) -> set[Names]:
+    """The rows of statistics that a configuration counts in."""
+    found: set[Names] = set()
+    for server in config.servers:
+        for location in (*_flat(server.locations), _nowhere(server)):
+            names = [""]
+            if isinstance(location.handler, Proxy):
+                upstream = location.handler.upstream
+                names += [upstream] if upstream else config.upstreams
+            found.update((*labels(server, location), name) for name in names)
+    return found
+
+
+def ways(config: Config) -> dict[str, Way]:
+    """Upstream name -> the TLS of the gateway's own requests to it (health, models): that of the
+    locations that send clients there by https, one that verifies first. Raises OSError.
+    """
+    found: dict[str, ProxyTls] = {}
+    for server in config.servers:
+        for location in _flat(server.locations):
+            proxy, conf = location.handler, location.proxy_tls
+            if not isinstance(proxy, Proxy) or proxy.scheme != "https" or conf == PLAIN_TLS:
+                continue
+            for name in [proxy.upstream] if proxy.upstream else config.upstreams:
+                if name not in found or (conf.verify and not found[name].verify):
+                    found[name] = conf
+    return {name: Secure(conf).way(name) for name, conf in found.items()}
 
 
 class Compiler:

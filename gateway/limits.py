@@ -1,8 +1,8 @@
 """`limit_req` and `limit_conn`: what a location's requests are held to, over all workers.
 
-Invariants: a request that is refused by one rate is counted by none; every place taken in a
-`limit_conn` zone is in `ctx.held` and given back once, by the record, or when another limit
-refuses the request.
+Invariants: a request that is refused by one rate is counted by none; one that is refused by a
+`limit_conn` holds no place of another. Places that were taken are in `ctx.held` and given back
+once, by the record. One native call per request and way.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from gateway import errors
-from gateway.conf.model import Config, Limits, LimitZone
+from gateway.conf.model import Config, Limits, LimitZone, Template
 from gateway.logs import LEVELS, log
-from gateway.variables import compile_text
-from native._core import Conns, Rates
+from gateway.variables import Maps, compile_key
+from native._core import Conns, Limiter, Rates
 
 if TYPE_CHECKING:
     from gateway.context import Context
 
-_UNBOUNDED = (1 << 63) - 1
 _BELOW = {"error": "warn", "warn": "notice", "notice": "info", "info": "debug"}
-Key = Callable[["Context"], str]
+Key = Callable[["Context"], bytes]
 
 
 class Zones:
@@ -61,116 +60,85 @@ class Zones:
             table.retire(worker)
 
 
-class _Rate:
-    __slots__ = ("burst", "delay", "interval_ns", "key", "name", "table")
-
-    def __init__(self, zone: LimitZone, table: Rates, burst: int, delay: int | None) -> None:
-        self.name = zone.name
-        self.key: Key = compile_text(zone.key)
-        self.table = table
-        self.interval_ns = max(1, round(1e9 / zone.rate))
-        self.burst = burst
-        self.delay = delay
-
-    def wait_s(self, excess: float) -> float:
-        """How long a request waits that is so far above the rate."""
-        if self.delay is None or excess <= self.delay:
-            return 0.0
-        return (excess - self.delay) * self.interval_ns * 1e-9
-
-
 class Guard:
     """The limits of one location."""
 
-    __slots__ = ("_conns", "_limits", "_rates")
+    __slots__ = ("_limits", "_names", "_native", "_rates", "_read")
 
-    def __init__(self, limits: Limits, config: Config, zones: Zones) -> None:
+    def __init__(self, limits: Limits, config: Config, zones: Zones, maps: Maps) -> None:
         self._limits = limits
-        self._rates = tuple(
-            _Rate(config.req_zones[r.zone], zones.rates[r.zone], r.burst, r.delay)
-            for r in limits.reqs
-        )
-        self._conns: tuple[tuple[str, Key, Conns, int], ...] = tuple(
-            (c.zone, compile_text(config.conn_zones[c.zone].key), zones.conns[c.zone], c.limit)
-            for c in limits.conns
-        )
+        places: dict[Template, int] = {}  # zones of one key share a place
+        rates = []
+        for req in limits.reqs:
+            zone = config.req_zones[req.zone]
+            place = places.setdefault(zone.key, len(places))
+            interval_ns = _interval_ns(zone)
+            rates.append((zones.rates[req.zone], interval_ns, req.burst, req.delay, place))
+        conns = []
+        for conn in limits.conns:
+            place = places.setdefault(config.conn_zones[conn.zone].key, len(places))
+            conns.append((zones.conns[conn.zone], conn.limit, place))
+        self._native = Limiter(rates, conns)
+        self._read: tuple[Key, ...] = tuple(compile_key(key, maps) for key in places)
+        self._rates = tuple(config.req_zones[req.zone] for req in limits.reqs)
+        self._names = (*(r.zone for r in limits.reqs), *(c.zone for c in limits.conns))
 
-    def rate(self, ctx: Context) -> errors.GatewayError | None:
-        """Counts a request, or says why not; `ctx.delay_s` is how long it has to wait."""
-        now = monotonic_ns()
-        if len(self._rates) == 1:
-            return self._one_rate(ctx, now)
-        keyed: list[tuple[_Rate, bytes]] = []
-        for rate in self._rates:
-            text = rate.key(ctx)
-            if text:
-                keyed.append((rate, text.encode("latin-1", "replace")))
-        last = len(keyed) - 1
-        wait_s = 0.0
-        for at, (rate, key) in enumerate(keyed):
-            excess = rate.table.take(key, now, rate.interval_ns, rate.burst, at == last)
-            if excess < 0.0:
-                return self._too_fast(ctx, rate)
-            wait_s = max(wait_s, rate.wait_s(excess))
-        for rate, key in keyed[:-1]:
-            rate.table.take(key, now, rate.interval_ns, _UNBOUNDED // rate.interval_ns, True)
-        if wait_s:
-            self._delay(ctx, keyed[-1][0], wait_s)
-        return None
-
-    def _one_rate(self, ctx: Context, now: int) -> errors.GatewayError | None:
-        """As `rate`, without the bookkeeping of several."""
-        rate = self._rates[0]
-        text = rate.key(ctx)
-        if not text:
+    def enter(self, ctx: Context) -> errors.GatewayError | None:
+        """Counts a request and takes its places, or says why not; where `ctx.delay_s` is set, it
+        has to wait so long and then calls `wait_over`.
+        """
+        keys = tuple([read(ctx) for read in self._read])
+        stopped = self._native.enter(keys, monotonic_ns())
+        if stopped is None:
+            ctx.held = (self._native, keys)
             return None
-        key = text.encode("latin-1", "replace")
-        excess = rate.table.take(key, now, rate.interval_ns, rate.burst, True)
-        if excess < 0.0:
-            return self._too_fast(ctx, rate)
-        if rate.delay is not None and excess > rate.delay:
-            self._delay(ctx, rate, rate.wait_s(excess))
-        return None
-
-    def _too_fast(self, ctx: Context, rate: _Rate) -> errors.GatewayError:
-        self._say(self._limits.req_log_level, "limiting requests", rate.name, ctx)
-        return errors.RateExceeded.of(rate.name, self._limits.req_status, rate.interval_ns * 1e-9)
-
-    def _delay(self, ctx: Context, rate: _Rate, wait_s: float) -> None:
+        limit, wait_s = stopped
+        if wait_s < 0.0:
+            return self._refused(ctx, limit)
         ctx.delay_s = wait_s
         level = _BELOW[self._limits.req_log_level]
-        self._say(level, f"delaying request by {wait_s:.3f} s", rate.name, ctx)
-
-    def conns(self, ctx: Context) -> errors.GatewayError | None:
-        """Takes a request's places, or none of them and says why."""
-        for name, read, table, limit in self._conns:
-            text = read(ctx)
-            if not text:
-                continue
-            key = text.encode("latin-1", "replace")
-            if not table.acquire(key, limit):
-                leave(ctx)
-                self._say(self._limits.conn_log_level, "limiting connections", name, ctx)
-                return errors.TooManyInFlight.of(name, self._limits.conn_status)
-            ctx.held = (*ctx.held, (table, key))
+        self._say(level, f"delaying request by {wait_s:.3f} s", limit, ctx)
         return None
 
-    def _say(self, level: str, what: str, zone: str, ctx: Context) -> None:
+    def wait_over(self, ctx: Context) -> errors.GatewayError | None:
+        """Takes the places of a request that has waited, or says why not."""
+        keys = tuple([read(ctx) for read in self._read])
+        stopped = self._native.hold(keys)
+        if stopped is not None:
+            return self._refused(ctx, stopped[0])
+        ctx.held = (self._native, keys)
+        return None
+
+    def _refused(self, ctx: Context, limit: int) -> errors.GatewayError:
+        limits = self._limits
+        name = self._names[limit]
+        if limit < len(self._rates):
+            self._say(limits.req_log_level, "limiting requests", limit, ctx)
+            interval_s = _interval_ns(self._rates[limit]) * 1e-9
+            return errors.RateExceeded.of(name, limits.req_status, interval_s)
+        self._say(limits.conn_log_level, "limiting connections", limit, ctx)
+        return errors.TooManyInFlight.of(name, limits.conn_status)
+
+    def _say(self, level: str, what: str, limit: int, ctx: Context) -> None:
         number = LEVELS.get(level, logging.DEBUG)
         if log.isEnabledFor(number):
             log.log(number, "request %s: %s by zone `%s`, client: %s",
-                    ctx.request_id, what, zone, ctx.client.peer)  # fmt: skip
+                    ctx.request_id, what, self._names[limit], ctx.client.peer)  # fmt: skip
+
+
+def _interval_ns(zone: LimitZone) -> int:
+    return max(1, round(1e9 / zone.rate))
 
 
 def leave(ctx: Context) -> None:
     """Gives back the places that a request holds."""
-    held, ctx.held = ctx.held, ()
-    for table, key in held:
-        table.release(key)
+    held, ctx.held = ctx.held, None
+    if held is not None:
+        held[0].leave(held[1])
 
 
-def guard(limits: Limits, config: Config | None, zones: Zones) -> Guard | None:
+def guard(limits: Limits, config: Config | None, zones: Zones, maps: Maps) -> Guard | None:
     """None where a location has no limits."""
     if config is None or not (limits.reqs or limits.conns):
         return None
-    return Guard(limits, config, zones)
+    return Guard(limits, config, zones, maps)

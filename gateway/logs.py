@@ -14,6 +14,8 @@ import queue
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Container
 from typing import TextIO
 
 from gateway.detached import Detached
@@ -35,6 +37,8 @@ LEVELS = {
     "emerg": logging.CRITICAL + 10,
 }
 _NAMES = {number: name for name, number in LEVELS.items()}
+
+_STDERR = ("", "stderr")
 
 log = logging.getLogger("kvgate")
 
@@ -59,7 +63,7 @@ def _stderr() -> TextIO:
 
 def _handler(path: str, stderr: TextIO) -> logging.Handler:
     made: logging.Handler
-    if path in ("", "stderr"):
+    if path in _STDERR:
         made = logging.StreamHandler(stderr)
     else:
         made = logging.handlers.WatchedFileHandler(path)
@@ -68,16 +72,34 @@ def _handler(path: str, stderr: TextIO) -> logging.Handler:
 
 
 def open_error_log(path: str, level: str) -> None:
-    """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError."""
+    """Directs the error log to `path` ("stderr" or a file) from `level` on. Raises OSError.
+
+    Where stderr stays stderr nothing is waited for: a reader who has stopped reading would hold up
+    every reload.
+    """
     for name, number in LEVELS.items():
         logging.addLevelName(number, name)
-    handler = _handler(path, sys.stderr)
-    for old in log.handlers[:]:
-        log.removeHandler(old)
-        old.close()
-    log.addHandler(Detached(handler, lambda: _handler(path, _stderr())))
+    paths = [old.path for old in log.handlers if isinstance(old, Detached)]
+    if paths != [path] or path not in _STDERR:
+        handler = _handler(path, sys.stderr)
+        _close_error_logs()
+        log.addHandler(Detached(path, handler, lambda: _handler(path, _stderr())))
     log.setLevel(LEVELS[level])
     log.propagate = False
+
+
+def _close_error_logs() -> list[logging.Handler]:
+    closed = log.handlers[:]
+    for old in closed:
+        log.removeHandler(old)
+        old.close()
+    return closed
+
+
+def close_error_log() -> bool:
+    """Writes what waits; False: nobody reads it, and an exit that flushes streams would hang."""
+    closed = _close_error_logs()
+    return not any(isinstance(old, Detached) and old.stuck for old in closed)
 
 
 def check_log(path: str) -> None:
@@ -91,14 +113,14 @@ class Sink:
     """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
 
     __slots__ = (
-        "_timer", "_writer", "buffer", "dropped", "fd", "flush_bytes", "flush_s", "handed", "path",
-        "written",
+        "__weakref__", "_timer", "_writer", "buffer", "dropped", "fd", "flush_bytes", "flush_s",
+        "handed", "path", "written",
     )  # fmt: skip
 
     def __init__(self, path: str, writer: Writer) -> None:
         """`path`: a file, "stdout" or "stderr". Raises OSError where it cannot be opened."""
         self.path = path
-        self.fd = _open(path)
+        self.fd = _open(path)  # -1: no configuration names it any more
         self.dropped = 0  # lines
         self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
         self.written = 0  # and only the thread here
@@ -146,7 +168,10 @@ class Writer:
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.errors = 0  # failed writes
-        self._queue: queue.SimpleQueue[tuple[Sink | None, bytes]] = queue.SimpleQueue()
+        # b"": open it again; None: close it
+        self._queue: queue.SimpleQueue[tuple[Sink | None, bytes | None]] = queue.SimpleQueue()
+        self._former: weakref.WeakSet[Sink] = weakref.WeakSet()
+        self._dropped = 0  # lines, of former sinks
         self._thread: threading.Thread | None = None
 
     def sink(self, path: str, buffer: int = 0, flush_s: float = 0.0) -> Sink:
@@ -161,11 +186,25 @@ class Writer:
         return sink
 
     def put(self, sink: Sink, data: bytes) -> None:
+        self._begin()
+        sink.handed += len(data)
+        self._queue.put((sink, data))
+
+    def _begin(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
             self._thread.start()
-        sink.handed += len(data)
-        self._queue.put((sink, data))
+
+    def keep(self, wanted: Container[Sink]) -> None:
+        """Closes the files of all others. Requests that still log there open them for each line."""
+        for path, sink in list(self.sinks.items()):
+            if sink not in wanted:
+                del self.sinks[path]
+                sink.flush()
+                self._former.add(sink)
+                self._dropped += sink.dropped
+                self._begin()
+                self._queue.put((sink, None))
 
     def reopen(self) -> None:
         """Opens every file again under its name: after a rotation (USR1)."""
@@ -176,7 +215,7 @@ class Writer:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Writes what is there and ends the thread, waiting at most `timeout_s`."""
-        for sink in self.sinks.values():
+        for sink in (*self.sinks.values(), *self._former):
             sink.flush()
         if self._thread is not None:
             self._queue.put((None, b""))
@@ -192,7 +231,7 @@ class Writer:
 
     @property
     def dropped(self) -> int:
-        return sum(sink.dropped for sink in self.sinks.values())
+        return self._dropped + sum(sink.dropped for sink in self.sinks.values())
 
     def _run(self) -> None:
         while True:
@@ -200,18 +239,34 @@ class Writer:
             if sink is None:
                 return
             try:
-                if data:
-                    _write_all(sink.fd, data)
-                else:
-                    fresh = _open(sink.path)
-                    os.close(sink.fd)
-                    sink.fd = fresh
+                self._serve(sink, data)
             except OSError as error:
                 self.errors += 1
-                sink.dropped += data.count(b"\n")
+                sink.dropped += data.count(b"\n") if data else 0
                 if self.errors == 1:
                     log.error("access log `%s` cannot be written: %s", sink.path, error)
-            sink.written += len(data)
+            sink.written += len(data or b"")
+
+    @staticmethod
+    def _serve(sink: Sink, data: bytes | None) -> None:
+        """Raises OSError."""
+        if data is None:
+            fd, sink.fd = sink.fd, -1
+            if fd > 2:
+                os.close(fd)
+        elif sink.fd < 0:
+            fd = _open(sink.path)
+            try:
+                _write_all(fd, data)
+            finally:
+                if fd > 2:
+                    os.close(fd)
+        elif data:
+            _write_all(sink.fd, data)
+        else:
+            fresh = _open(sink.path)
+            os.close(sink.fd)
+            sink.fd = fresh
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -16,7 +16,8 @@ from gateway.conf.model import Location, Map, Server, Template, Var
 from gateway.conf.patterns import compile_regex
 from gateway.maps import MapTable, groups
 from gateway.sites import host_name
-from gateway.variables import compile_text
+from gateway.variables import Maps, compile_text
+from native.relay import Lookup
 
 if TYPE_CHECKING:
     from gateway.context import Context
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 KNOWN_MAX = 1024  # texts of one map whose value is kept
 KNOWN_BYTES = 256
 Text = Callable[["Context"], str]
-Maps = Mapping[str, "MapValue"]
+_VARYING = frozenset({"msec", "time_iso8601", "time_local", "uri"})
 _REACHED: dict[str, Callable[[Context], bool]] = {
     "request": lambda ctx: True,
     "route": lambda ctx: ctx.group is not None,
@@ -34,46 +35,69 @@ _REACHED: dict[str, Callable[[Context], bool]] = {
 }
 
 
-class MapValue:
-    """One map, compiled."""
+class _MapValue:
+    """One map, compiled. `lookup` is how requests read it."""
 
-    __slots__ = ("_known", "_name", "_reached", "_source", "_table", "_texts", "_volatile")
+    __slots__ = ("_conf", "_reached", "_source", "_table", "_texts", "lookup")
 
     def __init__(self, conf: Map) -> None:
-        self._name = conf.name
-        self._volatile = conf.volatile
+        self._conf = conf
         self._reached = _REACHED[conf.when]
-        self._source = compile_text(conf.source)
         self._table = MapTable(conf)
-        values = (conf.default, *(entry.value for entry in conf.entries))
-        self._texts = {id(value): compile_text(value) for value in values}
-        self._known: dict[str, str] = {}  # texts seen before -> values that depend on nothing else
+        self._source: Text = lambda ctx: ""
+        self._texts: dict[int, Text] = {}
+        self.lookup = Lookup(conf.name, self.work)
 
-    def value(self, ctx: Context) -> str:
+    def bind(self, confs: Mapping[str, Map], maps: Maps) -> None:
+        """Compiles what it reads, other maps included."""
+        conf = self._conf
+        self._source = compile_text(conf.source, maps)
+        values = (conf.default, *(entry.value for entry in conf.entries))
+        self._texts = {id(value): compile_text(value, maps) for value in values}
+        parts = conf.source.parts
+        single = parts[0].name if len(parts) == 1 and isinstance(parts[0], Var) else None
+        self.lookup.read_from(single, self._source, self._settled(confs))
+
+    def _settled(self, confs: Mapping[str, Map]) -> str:
+        """From when on its text stays what it is: always, ended or never."""
+        names = reads(self._conf.source, confs) - confs.keys()
+        if any(name in _VARYING or table.find(name) is None for name in names):
+            return "never"
+        return "always" if self._conf.when == "request" else "ended"
+
+    def work(self, ctx: Context) -> str:
+        """The value where the request has none yet; kept for it unless it is volatile."""
+        if ctx.made is None:
+            ctx.made = {}
         text = self._source(ctx)
-        value = self._known.get(text)
+        value = self.lookup.known.get(text)
         if value is None:
             found, matched = self._table.find(text)
             if matched:
-                ctx.made.update(matched)  # type: ignore[union-attr]
+                ctx.made.update(matched)
             value = self._texts[id(found)](ctx)
             if not matched and found.constant is not None and len(text) <= KNOWN_BYTES:
-                if len(self._known) >= KNOWN_MAX:
-                    self._known.clear()
-                self._known[text] = value
-        if not self._volatile and self._reached(ctx):
-            ctx.made[self._name] = value  # type: ignore[index]
+                if len(self.lookup.known) >= KNOWN_MAX:
+                    self.lookup.known.clear()
+                self.lookup.known[text] = value
+        if not self._conf.volatile and self._reached(ctx):
+            ctx.made[self._conf.name] = value
         return value
 
 
-def compile_maps(maps: Mapping[str, Map]) -> dict[str, MapValue]:
-    return {name: MapValue(conf) for name, conf in maps.items()}
+def compile_maps(confs: Mapping[str, Map]) -> dict[str, Lookup]:
+    """All maps of a configuration; they may read each other."""
+    made = {name: _MapValue(conf) for name, conf in confs.items()}
+    maps = {name: value.lookup for name, value in made.items()}
+    for value in made.values():
+        value.bind(confs, maps)
+    return maps
 
 
 class Made:
     """What one location makes. `read` is what the variables' getters call."""
 
-    __slots__ = ("_maps", "_path", "_plain", "_server", "sets")
+    __slots__ = ("_maps", "_path", "_server", "plain", "sets")
 
     def __init__(self, location: Location, server: Server, maps: Maps) -> None:
         self._maps = maps
@@ -82,22 +106,22 @@ class Made:
         if location.captures:
             self._path = compile_regex(location.pattern, ignore_case=location.modifier == "~*")
         self.sets: tuple[tuple[object, str, Text], ...] = tuple(
-            (line, line.name, compile_text(line.value)) for line in location.sets
+            (line, line.name, compile_text(line.value, maps)) for line in location.sets
         )
-        self._plain = self._server is None and self._path is None and not self.sets
+        self.plain = self._server is None and self._path is None and not self.sets
 
     def read(self, ctx: Context, name: str) -> str:
         """The value of a variable; "" for one that was not set on the way."""
         values = ctx.made
         if values is None:
             values = ctx.made = {}
-            if not self._plain:
+            if not self.plain:
                 self._begin(ctx, values, self.sets)
         found = values.get(name)
         if found is not None:
             return found
         entry = self._maps.get(name)
-        return "" if entry is None else entry.value(ctx)
+        return "" if entry is None else entry(ctx)
 
     def _begin(
         self,

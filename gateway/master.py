@@ -27,7 +27,7 @@ from gateway.children import Child, Children
 from gateway.conf.load import Loaded
 from gateway.conf.model import Config
 from gateway.identity import entrust_logs
-from gateway.logs import NOTICE, log, open_error_log
+from gateway.logs import NOTICE, close_error_log, log, open_error_log
 from gateway.memory import Memory, slots_for
 from gateway.orders import Leave, Reopen
 from gateway.sockets import ListenError, Sockets
@@ -289,4 +289,7 @@ def run(config: Config, reread: Callable[[], Loaded]) -> int:
     except (OSError, ValueError) as error:
         print(f"kvgate: {error}", file=sys.stderr)
         return FAILED
-    return master.run()
+    status = master.run()
+    if not close_error_log():
+        os._exit(status)
+    return status

@@ -30,6 +30,7 @@ Card = dict[str, Any]  # what an engine says of a model; its fields are the engi
 Tell = Callable[[str, list[Card]], None]
 
 FETCH_TIMEOUT_S = 5.0
+NEXT_S = 0.2  # without a word from one engine, before the next is asked too
 REFRESH_S = 30.0  # in the background
 FRESH_S = 2.0  # younger than this is not asked for again
 CARDS_MAX = 10_000  # of one engine
@@ -77,6 +78,7 @@ class Models:
         if not any(group.name in self._cards for group in groups):
             if len(groups) == 1:
                 ctx.group = groups[0]
+                ctx.body = ctx.request.body  # without it the leg would wait for the client's
                 exchange.begin()
                 await exchange.finished()
             else:
@@ -113,26 +115,54 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
-        for engine in engines:
-            if engine.line.down:
-                continue
-            try:
-                async with asyncio.timeout(FETCH_TIMEOUT_S):
-                    status, body = await self._control.get(
-                        group, engine, LIST.decode(), FETCH_TIMEOUT_S
+        found = await self._first(group, [one for one in engines if not one.line.down])
+        if found is None:
+            return
+        engine, cards = found
+        new = self._cards.get(group.name) != cards
+        self.hear(group.name, cards)
+        if new:
+            self._compare(group, engine, [card["id"] for card in cards])
+        if new and self._tell is not None:
+            self._tell(group.name, cards)
+
+    async def _first(
+        self, group: Group, engines: list[Engine]
+    ) -> tuple[Engine, list[Card]] | None:
+        """The first engine that lists its models, and its list. The next is asked as soon as one
+        has failed, or said nothing for NEXT_S; all of it takes FETCH_TIMEOUT_S at most.
+        """
+        asked: set[asyncio.Task[tuple[Engine, list[Card]] | None]] = set()
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                waiting = engines[::-1]
+                while waiting or asked:
+                    if waiting:
+                        asked.add(asyncio.create_task(self._ask(group, waiting.pop())))
+                    done, asked = await asyncio.wait(
+                        asked,
+                        timeout=NEXT_S if waiting else None,
+                        return_when=asyncio.FIRST_COMPLETED,
                     )
-            except (Unreachable, TimeoutError) as error:
-                log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
-                continue
-            cards = parse(body) if status == 200 else None
-            if cards is not None:
-                new = self._cards.get(group.name) != cards
-                self.hear(group.name, cards)
-                if new:
-                    self._compare(group, engine, [card["id"] for card in cards])
-                if new and self._tell is not None:
-                    self._tell(group.name, cards)
-                return
+                    for task in done:
+                        if (found := task.result()) is not None:
+                            return found
+        except TimeoutError:
+            log.debug("upstream `%s`: models: nothing in time", group.name)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return None
+
+    async def _ask(self, group: Group, engine: Engine) -> tuple[Engine, list[Card]] | None:
+        try:
+            status, body = await self._control.get(group, engine, LIST.decode(), FETCH_TIMEOUT_S)
+        except (Unreachable, TimeoutError) as error:
+            log.debug("upstream `%s`: models of %s: %s", group.name, engine.address, error)
+            return None
+        cards = parse(body) if status == 200 else None
+        return None if cards is None else (engine, cards)
 
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""

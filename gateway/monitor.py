@@ -46,6 +46,10 @@ class Monitor:
     def _take(self) -> None:
         conf = self._config
         self._table.apply(conf.upstreams.values(), fronts.schemes(conf), monotonic())
+        try:
+            self._control.adopt(fronts.ways(conf))
+        except OSError as error:
+            log.error("checks go on with the former certificates: %s", error)
         self._health.sync()
 
     async def live(self) -> None:

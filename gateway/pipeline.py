@@ -14,12 +14,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway import admit, errors, relay_faults, route
+from gateway.addresses import address
 from gateway.context import OWN_PATHS, Context
 from gateway.exchange import Exchange
 from gateway.ids import Ids
 from gateway.responses import id_in_path
 from gateway.returned import give_back
-from gateway.values import address
 from native import relay
 
 if TYPE_CHECKING:
@@ -88,11 +88,10 @@ class Pipeline:
         error = self.gatehouse.enter(ctx)
         guard = ctx.plan.guard
         if error is None and guard is not None and ctx.path not in OWN_PATHS:
-            error = guard.rate(ctx)
+            error = guard.enter(ctx)
             if error is None and ctx.delay_s:
                 exchange.wait(ctx.delay_s, self._entered)
                 return
-            error = error or guard.conns(ctx)
         if error is not None:
             exchange.refuse(error)
         else:
@@ -101,7 +100,7 @@ class Pipeline:
     def _entered(self, exchange: Exchange) -> None:
         """A request has waited for its turn."""
         guard = exchange.ctx.plan.guard
-        error = None if guard is None else guard.conns(exchange.ctx)
+        error = None if guard is None else guard.wait_over(exchange.ctx)
         if error is not None:
             exchange.refuse(error)
         else:

@@ -6,7 +6,7 @@ keep the plan they began with over a reload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,19 @@ from gateway.access import Access
 from gateway.catalog import Catalog
 from gateway.conf.model import Config, ErrorPage, Location, Proxy, Return, Server, Template
 from gateway.limits import Guard, Zones, guard
-from gateway.made import Made, Maps, families, reads
+from gateway.made import Made, families, reads
 from gateway.policy import OWN_PREFIX as OWN_PREFIX
 from gateway.policy import Policies
 from gateway.retry import Rules
 from gateway.secure import Secure
-from gateway.variables import compile_header, compile_log, compile_text, needs_reply
+from gateway.variables import (
+    Maps,
+    compile_header,
+    compile_log,
+    compile_text,
+    header_lines,
+    needs_reply,
+)  # fmt: skip
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
 if TYPE_CHECKING:
@@ -34,35 +41,6 @@ FORBIDDEN = (b"x-data-parallel-rank", b"x-vllm-priority")
 # nginx adds headers without `always` to these only.
 ADDED_STATUSES = frozenset({200, 201, 204, 206, 301, 302, 303, 304, 307, 308})
 ALL_STATUSES = frozenset(range(200, 600))
-
-
-class HeaderLines:
-    """Header lines to add: constant ones as one piece, the others evaluated per request."""
-
-    __slots__ = ("_constant", "_dynamic")
-
-    def __init__(self, headers: Iterable[tuple[str, Template]]) -> None:
-        constant = []
-        dynamic: list[tuple[bytes, Value]] = []
-        for name, template in headers:
-            if template.constant is not None:
-                if template.constant:
-                    constant.append(f"{name}: {template.constant}\r\n".encode("latin-1"))
-            else:
-                dynamic.append((name.encode(), compile_header(template)))
-        self._constant = b"".join(constant)
-        self._dynamic = tuple(dynamic)
-
-    def render(self, ctx: Context) -> bytes:
-        """`name: value CR LF …`; a header whose value is empty is left out, as in nginx."""
-        if not self._dynamic:
-            return self._constant
-        lines = [self._constant]
-        for name, read in self._dynamic:
-            value = read(ctx)
-            if value:
-                lines.append(b"%b: %b\r\n" % (name, value))
-        return b"".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +62,10 @@ class Page:
     url: Callable[[Context], str] | None
 
     @classmethod
-    def of(cls, conf: ErrorPage) -> Page:
-        uri = None if conf.uri is None else compile_text(conf.uri)
-        return cls(
-            conf.status, conf.named, uri, None if conf.url is None else compile_text(conf.url)
-        )
+    def of(cls, conf: ErrorPage, maps: Maps) -> Page:
+        uri = None if conf.uri is None else compile_text(conf.uri, maps)
+        url = None if conf.url is None else compile_text(conf.url, maps)
+        return cls(conf.status, conf.named, uri, url)
 
 
 class Plan:
@@ -140,13 +117,15 @@ class Plan:
     def __init__(self, location: Location, server: Server, around: Around) -> None:
         self.location = location
         self._around = around
-        self.made = Made(location, server, around.maps)
+        maps = around.maps
+        self.made = Made(location, server, maps)
         self.access = Access(location.access)
-        self.guard: Guard | None = guard(location.limits, around.config, around.zones)
+        self.guard: Guard | None = guard(location.limits, around.config, around.zones, maps)
         self.policies = Policies(location)
         # The first line that names a code holds for it.
-        pages = [(code, Page.of(p)) for p in reversed(location.error_pages) for code in p.codes]
-        self.error_pages = dict(pages)
+        self.error_pages: dict[int, Page] = {}
+        for conf in reversed(location.error_pages):
+            self.error_pages.update(dict.fromkeys(conf.codes, Page.of(conf, maps)))
         self.named: Mapping[str, Plan] = {}  # of its server
         self.locate: Callable[[bytes], Plan | None] | None = None  # likewise
         self.catalogs: Mapping[str, Catalog] = {}  # where variables give the upstream
@@ -163,13 +142,14 @@ class Plan:
         self.path_open = location.engine_admin
         self.receipt = location.expose_receipt
         self.logs: tuple[tuple[LogLine, Sink, Callable[[Context], str] | None], ...] = ()
-        self.added_always = HeaderLines((h.name, h.value) for h in location.add_headers if h.always)
-        self.added = HeaderLines((h.name, h.value) for h in location.add_headers)
+        lines = [(h.name, h.value, h.always) for h in location.add_headers]
+        self.added_always = header_lines([line[:2] for line in lines if line[2]], maps)
+        self.added = header_lines([line[:2] for line in lines], maps)
         self.added_waits = any(needs_reply(self._reads(h.value)) for h in location.add_headers)
         self.always_differs = not all(h.always for h in location.add_headers)
         self.returned: tuple[int, Callable[[Context], str]] | None = None
         if isinstance(location.handler, Return):
-            self.returned = location.handler.status, compile_text(location.handler.text)
+            self.returned = location.handler.status, compile_text(location.handler.text, maps)
         self.uri: bytes | None = None
         self.tls = 0
         self.by_model = False
@@ -186,22 +166,23 @@ class Plan:
             lower = name.lower()
             if lower == "host":
                 if template.constant != "":
-                    self.host = compile_header(template)
+                    self.host = compile_header(template, self._around.maps)
             elif lower != "x-request-id":
                 self.drop.append(lower.encode())
                 lines.append((name, template))
         if not self.trust:
             self.drop += FORBIDDEN
-        self.set_lines = HeaderLines(lines)
+        self.set_lines = header_lines(lines, self._around.maps)
         self.request_plan = RequestPlan(self.drop)
 
     def open_logs(self, writer: Writer) -> None:
         """Opens the access logs. Raises OSError."""
+        maps = self._around.maps
         self.logs = tuple(
             (
-                compile_log(log.format.template, log.format.escape),
+                compile_log(log.format.template, log.format.escape, maps=maps),
                 writer.sink(log.path, log.buffer, log.flush_s),
-                None if log.condition is None else compile_text(log.condition),
+                None if log.condition is None else compile_text(log.condition, maps),
             )
             for log in self.location.access_logs
         )
@@ -213,7 +194,7 @@ class Plan:
 
     def count_in(self, server: Server, stats: Statistics) -> None:
         """Opens the row for requests that get to no upstream."""
-        self.series[""] = stats.open((*self._labels(server), ""))
+        self.series[""] = stats.open((*labels(server, self.location), ""))
 
     def attach(self, server: Server, catalog: Catalog, stats: Statistics) -> None:
         """Ties a proxying plan to its upstream, or where the model decides, to all."""
@@ -223,12 +204,12 @@ class Plan:
         self.tls = int(proxy.scheme == "https")
         self.by_model = not proxy.upstream
         if proxy.target is not None:
-            self.target = compile_text(proxy.target)
+            self.target = compile_text(proxy.target, self._around.maps)
         self.catalog = catalog
         if not (self.by_model and self.target):
             self.group = catalog.groups[0] if len(catalog.groups) == 1 else None
         for group in catalog.groups:
-            series = stats.open((*self._labels(server), group.name))
+            series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
             self.reply_plans[group.name] = self._reply_plan(series, stats)
 
@@ -238,10 +219,6 @@ class Plan:
             return self.catalogs[ctx.group.name]
         assert self.catalog is not None
         return self.catalog
-
-    def _labels(self, server: Server) -> tuple[str, str]:
-        name = self.server_name or (server.listens[0].address if server.listens else "")
-        return name, f"{self.location.modifier} {self.location.pattern}".strip()
 
     def _reply_plan(self, series: int, stats: Statistics) -> ReplyPlan:
         location = self.location
@@ -272,6 +249,14 @@ class Plan:
         if self.always_differs:
             hooked |= ALL_STATUSES - ADDED_STATUSES
         return frozenset(hooked)
+
+
+def labels(server: Server, location: Location) -> tuple[str, str]:
+    """What server and location are called in statistics."""
+    name = server.names[0] if server.names else ""
+    if not name and server.listens:
+        name = server.listens[0].address
+    return name, f"{location.modifier} {location.pattern}".strip()
 
 
 def _kind(location: Location) -> str:

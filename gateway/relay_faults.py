@@ -50,6 +50,11 @@ _TIMEOUTS = {
 }
 
 
+def status(error: str | None) -> int:
+    """What `$upstream_status` says of a leg without a reply's head: as the client's would be."""
+    return 504 if error in _TIMEOUTS else 502
+
+
 def from_leg(error: str, upstream: str) -> errors.GatewayError:
     """What became of a leg: the answer where no byte of its reply had gone out, the code that is
     logged and counted where one had.

@@ -23,14 +23,16 @@ class Secure:
     be used.
     """
 
-    __slots__ = ("_name", "context", "sends")
+    __slots__ = ("_fixed", "_name", "context", "sends")
 
     def __init__(self, conf: ProxyTls) -> None:
         self.context = _context(conf)
         self.sends = conf.verify or conf.server_name
         self._name: Callable[[Context], str] | None = None
+        self._fixed: str | None = None  # the name, where no request decides it
         if conf.name is not None:
             self._name = compile_text(conf.name)
+            self._fixed = conf.name.constant
 
     def name(self, ctx: Context) -> str:
         """The name to check and to send; "": none."""
@@ -39,6 +41,18 @@ class Secure:
         if self._name is not None:
             return self._name(ctx).lower()
         return ctx.group.name if ctx.group is not None else ""
+
+    def way(self, upstream: str) -> tuple[ssl.SSLContext, str]:
+        """For a request of the gateway's own: a name that only a client's request would tell is
+        neither sent nor checked, its certificate still is.
+        """
+        if not self.sends:
+            return self.context, ""
+        if self._name is None:
+            return self.context, upstream
+        if self._fixed is None:
+            self.context.check_hostname = False
+        return self.context, (self._fixed or "").lower()
 
 
 def _context(conf: ProxyTls) -> ssl.SSLContext:

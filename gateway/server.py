@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from gateway.acceptor import TLS_FAREWELL_S, Acceptor
+from gateway.acceptor import Acceptor, PlainGate, Secured
 from gateway.sockets import Wanted
 from native import relay
 
@@ -70,7 +70,9 @@ class Drain:
 class Server(uvicorn.Server):
     """One worker. TERM and INT stop at once, QUIT drains; a second signal ends a drain."""
 
-    def __init__(self, app: Any, gate: object, listeners: Iterable[Listener], drain: Drain) -> None:
+    def __init__(
+        self, app: Any, gate: relay.Gate, listeners: Iterable[Listener], drain: Drain
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -114,22 +116,25 @@ class Server(uvicorn.Server):
         # The event loop closes the socket that it is given; ours stays for the next time.
         sock = (listener.sock or listener.bind()).dup()
         made: asyncio.AbstractServer | Acceptor
-        if self.ahead is not None and not listener.wanted.reuseport:
-            made = Acceptor(sock, factory, listener.ssl_context, self.ahead)
+        shared = self.ahead is not None and not listener.wanted.reuseport
+        if shared or listener.ssl_context is not None:
+            ahead = self.ahead if shared and self.ahead is not None else lambda: 0
+            made = Acceptor(sock, factory, self._secured(listener), ahead)
         else:
             create = loop.create_unix_server if listener.unix_path else loop.create_server
-            made = await create(
-                factory,
-                sock=sock,
-                ssl=listener.ssl_context,
-                # A client's farewell is not waited for as long as its handshake.
-                ssl_shutdown_timeout=TLS_FAREWELL_S if listener.ssl_context else None,
-                backlog=listener.wanted.backlog,
-            )
+            made = await create(factory, sock=sock, backlog=listener.wanted.backlog)
         former = self.listening.pop(id(listener), None)
         self.listening[id(listener)] = made
         if former is not None:
             former.close()
+
+    def _secured(self, listener: Listener) -> Secured | None:
+        if listener.ssl_context is None:
+            return None
+        plain = relay.serve_protocol(
+            PlainGate(self.gate), self.config.loaded_app, listener, self.connections
+        )
+        return Secured(listener.ssl_context, plain, listener.limits.header_timeout_s)
 
     def forget(self, listener: Listener) -> None:
         """Accepts no more at an address; its connections close after what runs on them."""

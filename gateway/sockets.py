@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from gateway.orders import Address
 
+File = tuple[int, int] | None
+
 
 class ListenError(OSError):
     """A listening socket could not be had. The message names the address and the reason."""
@@ -105,6 +107,7 @@ class Sockets:
     """The master's. An address has one socket, or one per worker (`reuseport`)."""
 
     open: dict[Address, list[socket.socket]] = field(default_factory=dict)
+    files: dict[Address, File] = field(default_factory=dict)  # of unix sockets
     inherited: dict[Address, list[socket.socket]] = field(default_factory=dict)
 
     def take(self, wanted: Iterable[Wanted], workers: int) -> dict[Address, list[socket.socket]]:
@@ -118,9 +121,10 @@ class Sockets:
                 missing = (workers if one.reuseport else 1) - len(have)
                 for _ in range(missing):
                     added.setdefault(one.address, []).append(self._inherited(one) or one.open())
+                    self.files[one.address] = _file(one.unix_path)
         except ListenError:
             for address, socks in added.items():
-                _close(address, socks)
+                self._close(address, socks)
             raise
         for address, socks in added.items():
             self.open[address] = [*self.open.get(address, []), *socks]
@@ -134,7 +138,7 @@ class Sockets:
         """Undoes a `take` whose reload was refused after all."""
         for address, socks in added.items():
             left = [sock for sock in self.open[address] if sock not in socks]
-            _close(address, socks, unlink=not left)
+            self._close(address, socks, unlink=not left)
             if left:
                 self.open[address] = left
             else:
@@ -144,9 +148,9 @@ class Sockets:
         """Closes all others: those that a reload removed, and inherited ones nobody asked for."""
         wanted = set(addresses)
         for address in self.open.keys() - wanted:
-            _close(address, self.open.pop(address))
+            self._close(address, self.open.pop(address))
         for address, socks in self.inherited.items():
-            _close(address, socks, unlink=False)
+            self._close(address, socks, unlink=False)
         self.inherited.clear()
 
     def of(self, worker: int) -> dict[Address, socket.socket]:
@@ -155,13 +159,28 @@ class Sockets:
 
     def close(self, unlink: bool) -> None:
         for address, socks in self.open.items():
-            _close(address, socks, unlink=unlink)
+            self._close(address, socks, unlink=unlink)
         self.open.clear()
 
+    def _close(
+        self, address: Address, socks: Iterable[socket.socket], unlink: bool = True
+    ) -> None:
+        """Takes the file of a unix socket away, unless it is another one's by now: whoever found
+        ours dead has put its own there.
+        """
+        path = address[2]
+        ours = bool(path) and _file(path) == self.files.get(address)
+        for sock in socks:
+            sock.close()
+        if unlink and ours:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
-def _close(address: Address, socks: Iterable[socket.socket], unlink: bool = True) -> None:
-    for sock in socks:
-        sock.close()
-    if unlink and address[2]:
-        with contextlib.suppress(OSError):
-            os.unlink(address[2])
+
+def _file(path: str) -> File:
+    """Which file a path is: device and number; None where there is none."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

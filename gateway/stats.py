@@ -7,6 +7,7 @@ native call per request.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from gateway import errors
@@ -69,6 +70,11 @@ class Statistics:
         if names not in self.series:
             self.series[names] = self._stats.add_series()
         return self.series[names]
+
+    def sweep(self, present: Container[Names]) -> None:
+        """Frees the rows of all others. What still runs there is no longer counted."""
+        for names in [names for names in self.series if names not in present]:
+            self._stats.remove_series(self.series.pop(names))
 
     def gaps(self, series: int) -> memoryview | None:
         """The histogram of gaps between chunks that the relay writes in place; None in a process

@@ -8,6 +8,7 @@ redirects are not followed; the upstream's `api_key` is sent as bearer token and
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import httpx
@@ -15,6 +16,8 @@ import httpx
 if TYPE_CHECKING:
     from gateway.engine import Engine
     from gateway.engines import Group
+
+Way = tuple[ssl.SSLContext, str]  # and the name to send and to check; "" = none
 
 CONNECTIONS_MAX = 128
 REPLY_BYTES_MAX = 8 << 20
@@ -33,23 +36,33 @@ def tls_context() -> ssl.SSLContext:
 
 
 class ControlPlane:
-    """One client for engines on TCP, one for each unix socket."""
+    """One client for engines on TCP, one for each unix socket and for each upstream with TLS of its
+    own.
+    """
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._ways: Mapping[str, Way] = {}
+        self._clients: dict[tuple[str, str], httpx.AsyncClient] = {}
 
-    def _client(self, unix_path: str) -> httpx.AsyncClient:
-        client = self._clients.get(unix_path)
+    def adopt(self, ways: Mapping[str, Way]) -> None:
+        """Upstream -> its TLS, of a new configuration; others have nginx's default."""
+        self._ways = ways
+        self._clients = {}  # what runs keeps its own; no connection is ever kept idle
+
+    def _client(self, unix_path: str, upstream: str) -> httpx.AsyncClient:
+        way = self._ways.get(upstream)
+        key = unix_path, "" if way is None else upstream
+        client = self._clients.get(key)
         if client is None:
             transport = httpx.AsyncHTTPTransport(
-                verify=self._tls,
+                verify=self._tls if way is None else way[0],
                 uds=unix_path or None,
                 trust_env=False,
                 limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=2.0),
             )
             client = httpx.AsyncClient(transport=transport, trust_env=False)
-            self._clients[unix_path] = client
+            self._clients[key] = client
         return client
 
     async def get(
@@ -62,10 +75,15 @@ class ControlPlane:
         headers = {"user-agent": "kvgate", "connection": "close"}
         if group.conf.api_key:
             headers["authorization"] = f"Bearer {group.conf.api_key}"
+        name = self._ways[group.name][1] if group.name in self._ways else ""
         body = b""
         try:
-            async with self._client(line.unix_path).stream(
-                "GET", f"{scheme}://{host}{path}", headers=headers, timeout=timeout_s
+            async with self._client(line.unix_path, group.name).stream(
+                "GET",
+                f"{scheme}://{host}{path}",
+                headers=headers,
+                timeout=timeout_s,
+                extensions={"sni_hostname": name} if name else {},
             ) as reply:
                 async for part in reply.aiter_bytes():
                     body += part

@@ -6,15 +6,14 @@ ended or before its reply began, so each must cope with slots that are not writt
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway import __version__
+from gateway.addresses import address, packed, split
 from gateway.paths import plain
 
 if TYPE_CHECKING:
@@ -53,9 +52,10 @@ def wall(now: int) -> tuple[str, str]:
 
 
 def request_header(name: str) -> Getter:
+    """`$http_NAME`: all headers of the name, joined as nginx does."""
     raw = name.lower().replace("_", "-").encode()
 
-    return lambda ctx: _text(ctx.request.get(raw))
+    return lambda ctx: _text(ctx.request.joined(raw))
 
 
 def _reply_header(ctx: Context, raw: bytes) -> str | None:
@@ -104,7 +104,7 @@ def cookie(name: str) -> Getter:
     raw = name.encode()
 
     def get(ctx: Context) -> str | None:
-        for pair in (ctx.request.get(b"cookie") or b"").split(b";"):
+        for pair in (ctx.request.joined(b"cookie") or b"").split(b";"):
             key, equals, value = pair.strip().partition(b"=")
             if equals and key == raw:
                 return value.decode("latin-1")
@@ -124,43 +124,16 @@ def _host(ctx: Context) -> str:
     return value.partition(":")[0].lower()
 
 
-@lru_cache(maxsize=4096)
-def _split(address: str) -> tuple[str, str]:
-    if address.startswith("unix:"):
-        return "unix:", ""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), port
-
-
 def _request_line(ctx: Context) -> str:
     request = ctx.request
     line = request.method + b" " + request.target
     return line.decode("latin-1") + (" HTTP/1.1" if request.version == 11 else " HTTP/1.0")
 
 
-@lru_cache(maxsize=4096)
-def _packed(peer: str) -> str:
-    text = _split(peer)[0]
-    try:
-        return ipaddress.ip_address(text).packed.decode("latin-1")
-    except ValueError:
-        return text  # "unix:", as in nginx
-
-
-def address(ctx: Context) -> str:
-    return _split(ctx.client.peer)[0]
-
-
-def network(ctx: Context) -> bytes:
-    """What `ip_hash` goes by: three bytes of an IPv4 address, all of an IPv6 one."""
-    packed = _packed(ctx.client.peer).encode("latin-1", "replace")
-    return packed[: 3 if len(packed) == 4 else None]
-
-
 def _forwarded_for(ctx: Context) -> str:
-    before = _text(ctx.request.get(b"x-forwarded-for"))
-    address = _split(ctx.client.peer)[0]
-    return f"{before}, {address}" if before else address
+    before = _text(ctx.request.joined(b"x-forwarded-for"))
+    last = address(ctx)
+    return f"{before}, {last}" if before else last
 
 
 def _request_length(ctx: Context) -> str:
@@ -248,13 +221,13 @@ TABLE: dict[str, Getter] = {
     "request_id": lambda c: c.request_id,
     "client_request_id": request_header("x-request-id"),
     # the connection
-    "remote_addr": lambda c: _split(c.client.peer)[0],
-    "remote_port": lambda c: _split(c.client.peer)[1],
+    "remote_addr": address,
+    "remote_port": lambda c: split(c.client.peer)[1],
     "remote_user": lambda c: None,
-    "binary_remote_addr": lambda c: _packed(c.client.peer),
+    "binary_remote_addr": lambda c: packed(c).decode("latin-1"),
     "connection": lambda c: str(id(c.client)),
-    "server_addr": lambda c: _split(c.client.local)[0],
-    "server_port": lambda c: _split(c.client.local)[1],
+    "server_addr": lambda c: split(c.client.local)[0],
+    "server_port": lambda c: split(c.client.local)[1],
     "server_name": lambda c: c.plan.server_name,
     "connection_requests": lambda c: str(c.client.requests),
     "hostname": lambda c: _HOSTNAME,

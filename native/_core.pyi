@@ -14,6 +14,7 @@ __all__ = [
     "KvbmDisk",
     "KvbmDone",
     "Ledger",
+    "Limiter",
     "Rates",
     "RoundRobin",
     "Scan",
@@ -145,6 +146,21 @@ class Rates:
     def take(
         self, key: bytes, now_ns: int, interval_ns: int, burst: int, commit: bool
     ) -> float: ...
+
+@final
+class Limiter:
+    """All limits of one location: rates as (table, ns between two requests, requests above the
+    rate, those of them that need not wait or None for all, which key), places as (table, requests
+    in flight, which key). They are numbered in this order."""
+
+    def __new__(
+        cls,
+        rates: list[tuple[Rates, int, int, int | None, int]],
+        conns: list[tuple[Conns, int, int]],
+    ) -> Limiter: ...
+    def enter(self, keys: tuple[bytes, ...], now_ns: int) -> tuple[int, float] | None: ...
+    def hold(self, keys: tuple[bytes, ...]) -> tuple[int, float] | None: ...
+    def leave(self, keys: tuple[bytes, ...]) -> None: ...
 
 @final
 class Conns:

@@ -61,7 +61,7 @@ cdef class Edits:
     cdef bytes model_to
     cdef bint drop_usage
 
-    def __init__(self, model_from=b"", model_to=b"", drop_usage=False):
+    def __init__(self, model_to=b"", drop_usage=False):
         import json
         self.model_to = json.dumps(model_to.decode("utf-8", "replace"), ensure_ascii=False).encode() if model_to else b""
         self.drop_usage = drop_usage

@@ -304,11 +304,12 @@ cdef class Leg(Reply):
 
     # ---- the end ----
 
-    cdef upstream_end(self, exc):
-        """The engine closed: an end of the reply where that is its framing, a fault elsewhere."""
+    cdef upstream_end(self, exc, bint cut):
+        """The engine closed: an end of the reply where that is its framing, a fault elsewhere. `cut`: anybody
+        on the way may have done it (RFC 9112 §9.8); a stream that has said that it is done is whole even so."""
         if self.over:
             return
-        if self.state == L_BODY and self.body_mode == B_CLOSE and exc is None:
+        if self.state == L_BODY and self.body_mode == B_CLOSE and exc is None and (not cut or self.meter.done_seen):
             self.end_of_stream(False)
             return
         if self.state == L_WAIT and self.reused and self.bytes_received == 0 and self.body_done:
@@ -316,7 +317,8 @@ cdef class Leg(Reply):
             # the engine had closed before they arrived. A bare reset proves nothing: it carries no such word.
             self.unsent = ((exc is None or isinstance(exc, BrokenPipeError))
                            and not self.conn.acknowledged(self.written_before))
-        self.fail("eof" if exc is None else "reset", "" if exc is None else str(exc))
+        self.fail("eof" if exc is None else "reset",
+                  str(exc) if exc is not None else "its TLS ended without close_notify" if cut else "")
 
     def cancel(self, why="cancelled"):
         """Ends the leg; its owner hears leg_done with this error."""

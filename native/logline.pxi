@@ -24,7 +24,7 @@ cdef enum:
     V_UADDR, V_USTATUS, V_URESPONSE, V_UCONNECT, V_UHEADER, \
     V_TTFT, V_TPOT, V_ITL, V_CHUNKS, V_PROMPT, V_COMPLETION, V_CACHED, \
     V_STATUS, V_SENT, V_SENT2, V_ID, V_END, V_LANE, V_TRIES, V_MODEL, V_STREAM, V_ENGINE, V_UNAME, V_ERROR, \
-    V_HEADER, V_GETTER
+    V_HEADER, V_MAP, V_GETTER
 
 cdef const char* _HEX = "0123456789ABCDEF"
 cdef const char* _LOWER_HEX = "0123456789abcdef"
@@ -153,6 +153,8 @@ cdef class LogLine:
                 name, value = part
                 if native and name in _CODES:
                     code = _CODES.index(name)
+                elif native and isinstance(value, Lookup):
+                    code = V_MAP
                 elif native and name.startswith("http_"):
                     code, value = V_HEADER, name[5:].lower().replace("_", "-").encode()
             else:
@@ -177,13 +179,15 @@ cdef class LogLine:
             if code < 0:
                 out.add(PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part))
             elif code == V_HEADER:
-                raw = ctx.request.get(part)
+                raw = ctx.request.joined(part)
                 if raw is None:
                     self._absent(out)
                 else:
                     if self.escape == ESCAPE_JSON:
                         raw = _utf8(raw)
                     out.add_escaped(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), self.escape)
+            elif code == V_MAP:
+                self._text((<Lookup>part).read(ctx), out)
             elif code == V_GETTER or not real:
                 self._text(part(ctx), out)
             else:
@@ -257,15 +261,9 @@ cdef class LogLine:
 
     cdef _of_request(self, int code, ctx, LogBuffer out):
         cdef Request r = ctx.request
-        cdef str peer
         cdef Py_ssize_t length
         if code == V_ADDR:
-            peer = ctx.client.peer
-            if peer.startswith("unix:"):
-                self._text("unix:", out)
-            else:
-                length = peer.rindex(":")
-                self._text(peer[1:length - 1] if peer[0] == "[" else peer[:length], out)
+            self._text(_host_of(ctx.client.peer), out)
         elif code == V_TIME:
             out.add_fixed(<double>ctx.t_end - r.t_head if ctx.t_end else 0.0, 3)
         elif code == V_LENGTH:

@@ -28,6 +28,7 @@ cdef struct Meter:
     uint64_t* gaps        # histogram of gaps between payloads, or NULL
     double* bounds
     int bound_count
+    uint64_t tenancy      # what stands behind the histogram while it is still ours
 
 
 cdef void meter_reset(Meter* m) noexcept nogil:
@@ -139,7 +140,7 @@ cdef void count_payload(Meter* m, double now) noexcept nogil:
         gap = now - m.last
         if gap > m.gap_max:
             m.gap_max = gap
-        if m.gaps != NULL:
+        if m.gaps != NULL and m.gaps[m.bound_count + 2] == m.tenancy:
             lo = 0
             hi = m.bound_count
             while lo < hi:

@@ -44,7 +44,8 @@ cdef class ReplyPlan:
     """How replies of a location are relayed: headers hidden (the engine's Server and Date too, unless
     they are in `passed`; then ours stand in their place), timeouts in seconds (0 = none), the statuses
     that `owner.leg_head` is asked about, the histogram of gaps between payload events: `itl` is a
-    writable buffer of len(itl_bounds) + 1 counts (u64) and their sum (f64, s)."""
+    writable buffer of len(itl_bounds) + 1 counts (u64), their sum (f64, s) and a number (u64): once that is
+    another one, the histogram counts for somebody else and is left alone."""
     cdef Names hide
     cdef bint own_server
     cdef bint own_date
@@ -57,6 +58,7 @@ cdef class ReplyPlan:
     cdef Py_ssize_t collect_max
     cdef object itl_owner
     cdef uint64_t* gaps
+    cdef uint64_t tenancy
     cdef double bounds[64]
     cdef int bound_count
 
@@ -78,10 +80,11 @@ cdef class ReplyPlan:
             if len(itl_bounds) > 64:
                 raise ValueError(f"at most 64 bounds, got {len(itl_bounds)}")
             view = memoryview(itl).cast("B")
-            if view.shape[0] < 8 * (len(itl_bounds) + 2):
-                raise ValueError(f"the buffer holds {view.shape[0]} bytes, {8 * (len(itl_bounds) + 2)} are needed")
+            if view.shape[0] < 8 * (len(itl_bounds) + 3):
+                raise ValueError(f"the buffer holds {view.shape[0]} bytes, {8 * (len(itl_bounds) + 3)} are needed")
             self.itl_owner = itl
             self.gaps = <uint64_t*>&view[0]
+            self.tenancy = self.gaps[len(itl_bounds) + 2]
             self.bound_count = len(itl_bounds)
             for i, bound in enumerate(itl_bounds):
                 self.bounds[i] = bound

@@ -11,7 +11,7 @@ The parts share one compiled module so that calls between them are C calls:
 http1 (heads, chunk framing), clock (deadlines), wire (writing), meter (event streams), edit (replies that change),
 request, sink, reader and client (connections from clients), asgi (the Starlette lane), plan (what a location compiles to),
 upstream (connections to engines), reply (a reply on its way), leg (one exchange),
-logline (the access log).
+lookup (maps and added header lines), logline (the access log).
 """
 
 import asyncio
@@ -55,4 +55,5 @@ include "upstream.pxi"
 include "reply_head.pxi"
 include "reply.pxi"
 include "leg.pxi"
+include "lookup.pxi"
 include "logline.pxi"

@@ -92,6 +92,7 @@ cdef class Reply(Timed):
     cdef _choose(self):
         cdef bint modern = self.request.version == 11
         self.meter.gaps = self.plan.gaps
+        self.meter.tenancy = self.plan.tenancy
         self.meter.bounds = self.plan.bounds
         self.meter.bound_count = self.plan.bound_count
         if self.client is None:

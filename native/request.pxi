@@ -105,6 +105,20 @@ cdef class Request:
                 return PyBytes_FromStringAndSize(self.raw + self.fields[i].value, self.fields[i].value_len)
         return default
 
+    cpdef bytes joined(self, bytes name, default=None):
+        """All headers of that lower-case name as one: separated by ", ", cookies by "; " (RFC 9110 §5.3,
+        RFC 9113 §8.2.3)."""
+        cdef Py_ssize_t i, n = PyBytes_GET_SIZE(name)
+        cdef const char* key = PyBytes_AS_STRING(name)
+        cdef bytes found = None, value
+        if self.authority is not None and name == b"host":
+            return self.authority
+        for i in range(self.field_count):
+            if self.fields[i].name_len == n and memcmp(self.raw + self.fields[i].name, key, n) == 0:
+                value = PyBytes_FromStringAndSize(self.raw + self.fields[i].value, self.fields[i].value_len)
+                found = value if found is None else found + (b"; " if name == b"cookie" else b", ") + value
+        return default if found is None else found
+
     def has_prefix(self, bytes prefix):
         """Does any header name begin so?"""
         cdef Py_ssize_t i, n = PyBytes_GET_SIZE(prefix)

@@ -40,7 +40,7 @@ cdef class Conn(Wire):
     def eof_received(self):
         cdef Leg leg = self.leg
         if leg is not None:
-            leg.upstream_end(None)
+            leg.upstream_end(None, False)
         else:
             self.discard()
         return False
@@ -51,7 +51,8 @@ cdef class Conn(Wire):
         self.unwatch()
         self.pool.forget(self)
         if leg is not None:
-            leg.upstream_end(exc)
+            # An end without `eof_received` before: TLS that was cut off, not ended (no close_notify).
+            leg.upstream_end(exc, exc is None and self.pool.target["ssl"] is not None)
         self.fd = -1
         self.transport = None     # a TLS transport holds us: the ring would keep buffers until a collection
 

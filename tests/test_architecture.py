@@ -28,7 +28,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached"),
+    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached", "addresses"),
     ("refusals",),
     ("errors",),
     ("logs", "marks", "ledger", "channel"),

@@ -35,7 +35,8 @@ DIRECTIVES = (
         repeat=True,
         doc="Reads another header, which clients already send, as a policy header.",
         note="The policy header itself counts first, then the aliases in their order. The policy "
-        "header must be allowed in the same place.",
+        "header must be allowed in the same place. The other header goes on to the engine as any "
+        "header does; `proxy_set_header HEADER \"\";` keeps it back.",
         wrong="An id that is new for each request, such as x-request-id, as a session.",
         example="policy_header_alias X-Session-Id X-KVGate-Session;",
         see=("policy_header",),

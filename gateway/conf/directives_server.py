@@ -31,7 +31,8 @@ DIRECTIVES = (
         ),
         repeat=True,
         doc="An address to accept connections on: PORT, HOST:PORT, [IPv6]:PORT or unix:/path.",
-        note="Required, unlike in nginx. `ssl`: TLS. `default_server`: takes requests whose Host "
+        note="Required, unlike in nginx. `ssl`: TLS; who speaks plain HTTP there is told so with a "
+        "400. `default_server`: takes requests whose Host "
         "matches no "
         "name; otherwise the first server of the address does. `backlog` (2048): queue of "
         "connections "

@@ -165,7 +165,9 @@ DIRECTIVES = (
         ),
         default="interval=5s timeout=2s fails=3 passes=1 uri=/health",
         doc="Asks each engine regularly whether it works; `off` relies on requests alone.",
-        note="`fails` failures in a row take an engine out, `passes` successes bring it back.",
+        note="`fails` failures in a row take an engine out, `passes` successes bring it back. Over "
+        "https an engine is checked as the `proxy_ssl_*` lines of the locations that proxy to it "
+        "say, those first that verify it; a name with variables is not checked here.",
         wrong="A `timeout` shorter than the engine needs to answer under full load: it is taken "
         "out when it "
         "is needed most.",

@@ -7,7 +7,8 @@
 //! that leaves the place usable after every single store, and one key's count off by one at worst.
 
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Once;
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -93,7 +94,7 @@ impl Buckets {
     pub fn lock(&self, bucket: usize) -> Locked<'_> {
         let first = self.first(bucket);
         let cell = self.shared.cell(first);
-        let token = u64::from(std::process::id()) << 32 | fresh();
+        let token = u64::from(own_pid()) << 32 | fresh();
         let (mut holder, mut seen, mut waited) = (0, 0, 0);
         loop {
             match cell.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed) {
@@ -109,6 +110,27 @@ impl Buckets {
                 }
             }
         }
+    }
+}
+
+/// This process's id, asked for once: the call is dear where it comes with every lock.
+fn own_pid() -> u32 {
+    static PID: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn forget() {
+        PID.store(0, Ordering::Relaxed);
+    }
+    static WATCH: Once = Once::new();
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            // A forked child is another process.
+            WATCH.call_once(|| {
+                unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+            });
+            let pid = std::process::id();
+            PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        pid => pid,
     }
 }
 
@@ -179,6 +201,18 @@ mod tests {
         assert_ne!(table.shared.cell(table.first(0)).load(Ordering::Relaxed), 0);
         drop(next);
         assert_eq!(table.shared.cell(table.first(0)).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_forked_process_has_its_own_id() {
+        assert_eq!(own_pid(), std::process::id());
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            unsafe { libc::_exit((own_pid() != libc::getpid() as u32).into()) };
+        }
+        let mut status = -1;
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

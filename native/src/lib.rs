@@ -10,6 +10,7 @@ pub mod histogram;
 pub mod json;
 pub mod kvbm;
 pub mod ledger;
+pub mod limiter;
 pub mod limits;
 pub mod marks;
 pub mod pick;
@@ -54,7 +55,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
-    use crate::py_limits::{Conns, Rates};
+    use crate::py_limits::{Conns, Limiter, Rates};
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]

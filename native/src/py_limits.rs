@@ -1,14 +1,19 @@
 //! Python's view of the limits.
 
-use pyo3::prelude::*;
+use std::sync::Arc;
 
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::limiter::{self, Conn, Entry, Rate};
 use crate::limits::{self, Verdict};
 use crate::py_shared::value_error;
+use crate::shared::Fault;
 
 /// Rates of requests by key, over all processes that map the same memory.
 #[pyclass(frozen, module = "native._core")]
 pub struct Rates {
-    core: limits::Rates,
+    core: Arc<limits::Rates>,
 }
 
 #[pymethods]
@@ -17,7 +22,7 @@ impl Rates {
     #[new]
     #[pyo3(signature = (keys, fd=None))]
     fn new(keys: usize, fd: Option<i32>) -> PyResult<Self> {
-        Ok(Self { core: limits::Rates::open(keys, fd).map_err(value_error)? })
+        Ok(Self { core: Arc::new(limits::Rates::open(keys, fd).map_err(value_error)?) })
     }
 
     #[getter]
@@ -48,7 +53,7 @@ impl Rates {
 /// Requests in flight by key, over all workers; `bind` first (RuntimeError).
 #[pyclass(frozen, module = "native._core")]
 pub struct Conns {
-    core: limits::Conns,
+    core: Arc<limits::Conns>,
 }
 
 #[pymethods]
@@ -56,7 +61,7 @@ impl Conns {
     #[new]
     #[pyo3(signature = (workers, keys, fd=None))]
     fn new(workers: usize, keys: usize, fd: Option<i32>) -> PyResult<Self> {
-        Ok(Self { core: limits::Conns::open(workers, keys, fd).map_err(value_error)? })
+        Ok(Self { core: Arc::new(limits::Conns::open(workers, keys, fd).map_err(value_error)?) })
     }
 
     #[getter]
@@ -85,5 +90,85 @@ impl Conns {
 
     fn count(&self, key: &[u8]) -> u64 {
         self.core.count(key)
+    }
+}
+
+/// (table, ns between two requests, requests above the rate, those of them that need not wait or None for
+/// all, which key).
+type RateRow<'py> = (PyRef<'py, Rates>, u64, u64, Option<u64>, usize);
+/// (table, requests in flight, which key).
+type ConnRow<'py> = (PyRef<'py, Conns>, u64, usize);
+
+/// All limits of one location, numbered: the rates, then the places.
+#[pyclass(frozen, module = "native._core")]
+pub struct Limiter {
+    core: limiter::Limiter,
+    keys: usize,
+}
+
+#[pymethods]
+impl Limiter {
+    /// ValueError for an interval of 0.
+    #[new]
+    fn new(rates: Vec<RateRow>, conns: Vec<ConnRow>) -> PyResult<Self> {
+        if rates.iter().any(|row| row.1 == 0) {
+            return Err(value_error("the interval must not be 0".into()));
+        }
+        let rates = rates.into_iter().map(|(table, interval_ns, burst, delay, key)| Rate {
+            table: table.core.clone(),
+            interval_ns,
+            burst,
+            delay,
+            key,
+        });
+        let conns = conns.into_iter().map(|(table, limit, key)| Conn {
+            table: table.core.clone(),
+            limit,
+            key,
+        });
+        let core = limiter::Limiter::new(rates.collect(), conns.collect());
+        Ok(Self { keys: core.keys(), core })
+    }
+
+    /// A request with these keys (empty = not counted): None, it is in and holds its places; else the
+    /// number of the limit that refuses it and -1.0, or of the one that makes it wait so many seconds;
+    /// then `hold` follows. ValueError for too few keys.
+    fn enter(&self, keys: &Bound<'_, PyTuple>, now_ns: u64) -> PyResult<Option<(usize, f64)>> {
+        self.with(keys, |core, keys| core.enter(keys, now_ns)).map(told)
+    }
+
+    /// Takes the places of a request that has waited; as `enter`.
+    fn hold(&self, keys: &Bound<'_, PyTuple>) -> PyResult<Option<(usize, f64)>> {
+        self.with(keys, |core, keys| core.hold(keys)).map(told)
+    }
+
+    /// Gives a request's places back.
+    fn leave(&self, keys: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.with(keys, |core, keys| core.leave(keys))
+    }
+}
+
+impl Limiter {
+    fn with<T>(
+        &self,
+        keys: &Bound<'_, PyTuple>,
+        act: impl FnOnce(&limiter::Limiter, &[&[u8]]) -> Result<T, Fault>,
+    ) -> PyResult<T> {
+        let mut read = Vec::with_capacity(self.keys);
+        for key in keys.as_slice() {
+            read.push(key.cast::<PyBytes>()?.as_bytes());
+        }
+        if read.len() < self.keys {
+            return Err(value_error(format!("{} keys are needed, got {}", self.keys, read.len())));
+        }
+        Ok(act(&self.core, &read)?)
+    }
+}
+
+fn told(entry: Entry) -> Option<(usize, f64)> {
+    match entry {
+        Entry::In => None,
+        Entry::Wait { seconds, limit } => Some((limit, seconds)),
+        Entry::Refused { limit } => Some((limit, -1.0)),
     }
 }

@@ -32,8 +32,7 @@ const RECORDED: usize = 3;
 const ITL: usize = 3;
 
 /// Cells of a block.
-const GENERATION: usize = 0;
-const LANE: usize = 1;
+const LANE: usize = 0;
 const SUM: usize = LANE + LANES;
 /// Requests whose usage was seen: how many the token sums are about.
 const METERED: usize = SUM + SUMS.len();
@@ -50,8 +49,10 @@ const fn histogram_at(index: usize) -> usize {
     at
 }
 
+/// Whose counts these are; right behind the histogram that the relay writes, which looks at it.
+const GENERATION: usize = histogram_at(HISTOGRAMS.len());
 /// Cells of a block, in whole cache lines.
-const BLOCK: usize = histogram_at(HISTOGRAMS.len()).next_multiple_of(8);
+const BLOCK: usize = (GENERATION + 1).next_multiple_of(8);
 
 /// One finished request. Times in seconds, negative or NaN = does not apply; counts negative = not known.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +120,7 @@ impl Stats {
             return Ok(None);
         }
         if found < wanted {
-            for at in GENERATION + 1..BLOCK {
+            for at in 0..GENERATION {
                 self.shared.cell(block + at).store(0, Ordering::Relaxed);
             }
             cell.store(wanted, Ordering::Release);
@@ -157,12 +158,13 @@ impl Stats {
         Ok(true)
     }
 
-    /// The cells of the writer's histogram of gaps: counts, then the sum as a double.
+    /// The cells of the writer's histogram of gaps: counts, then the sum as a double, then the generation
+    /// of the series: whoever finds another one there later writes nothing more.
     pub fn itl_cells(&self, series: Handle) -> Result<&[AtomicU64], Fault> {
         match self.enter(series)? {
             Some(block) => {
                 let at = block + histogram_at(ITL);
-                Ok(self.shared.cells(at, histogram::cells(HISTOGRAMS[ITL].1)))
+                Ok(self.shared.cells(at, histogram::cells(HISTOGRAMS[ITL].1) + 1))
             }
             None => Err(Fault::Value(format!("series {} is gone", series.pack()))),
         }

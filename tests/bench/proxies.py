@@ -140,9 +140,12 @@ def nginx_command(site: Site) -> list[str]:
     ]
 
 
-def kvgate_command(express: str) -> Callable[[Site], list[str]]:
+def kvgate_command(express: str, file: str = "") -> Callable[[Site], list[str]]:
+    """`file`: a configuration beside this file; "" = the site's."""
+
     def command(site: Site) -> list[str]:
-        conf = site.write("kvgate.conf", site.fill(site.kvgate_conf, EXPRESS=express))
+        text = (Path(__file__).parent / file).read_text() if file else site.kvgate_conf
+        conf = site.write("kvgate.conf", site.fill(text, EXPRESS=express))
         return [sys.executable, "-m", "gateway", "-c", conf]
 
     return command
@@ -180,6 +183,7 @@ def vllm_router_command(policy: str) -> Callable[[Site], list[str]]:
 COMMANDS: dict[str, Callable[[Site], list[str]]] = {
     "kvgate": kvgate_command("on"),
     "kvgate_starlette": kvgate_command("off"),
+    "kvgate_realistic": kvgate_command("on", "realistic.conf"),
     "nginx": nginx_command,
     "vllm_router": vllm_router_command("round_robin"),
     "vllm_router_cache_aware": vllm_router_command("cache_aware"),

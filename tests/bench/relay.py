@@ -12,6 +12,9 @@ Scenarios: `small`, a fixed number of kept-alive connections that ask again at o
 (per_request_paced_us); `streams`, 200 streams with 20 ms between chunks: first a window in which
 nothing but chunks passes (per_chunk_us), then short streams beside them for TTFT; `idle`, memory
 per open stream that says nothing; `hold`, 2 000 streams at one chunk a second, kvgate only.
+`--only kvgate,kvgate_realistic --scenarios small` tells what a file full of locations, maps and
+limits costs beside the plain one.
+
 Processes are not pinned unless `--pin` says so: each proxy then has one core, the load and the
 engines the rest, and vllm-router runs one thread in place of one per core.
 """

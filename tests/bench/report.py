@@ -48,6 +48,7 @@ TARGETS = (
     *(Target("per_chunk_us", ours, "vllm_router", 0.85) for ours in OURS),
     Target("per_request_us", "kvgate", "vllm_router", 0.4),
     Target("per_request_us", "kvgate_starlette", "vllm_router", 0.6),
+    Target("per_request_us", "kvgate_realistic", "kvgate", 1.05),
     *(Target("added_ttft_p99_ms", ours, "vllm_router") for ours in OURS),
     *(Target("rss_per_stream_kib", ours, value=40.0) for ours in OURS),
 )

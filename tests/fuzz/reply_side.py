@@ -184,7 +184,7 @@ async def check(data: bytes, cuts: Sequence[int]) -> None:
         uncut = await outcome([data], None)
         assert visible(uncut) == visible(got), f"cuts changed the result\n {uncut}\n {got}"
     judge(plain(data), got)
-    edits = relay.Edits(model_from=b"m1", model_to=b"an-alias")
+    edits = relay.Edits(model_to=b"an-alias")
     edited = await outcome(pieces(data, cuts), edits)
     judge_edited(got, edited)
 

@@ -130,11 +130,23 @@ def test_wrong_usage(arguments: tuple[str, ...], capfd: pytest.CaptureFixture[st
 
 
 def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run("-v") == 0
-    assert capfd.readouterr().out == f"kvgate/{__version__}\n"
+    for words in (("-v",), ("--version",), ("version",)):
+        assert run(*words) == 0
+        assert capfd.readouterr().out == f"kvgate/{__version__}\n"
     assert run("-V") == 0
     out = capfd.readouterr().out
     assert "python 3." in out and "uvicorn " in out and "native " in out
+
+
+def test_help_in_every_form(capfd: pytest.CaptureFixture[str]) -> None:
+    texts = set()
+    for words in (("-h",), ("--help",), ("help",)):
+        assert run(*words) == 0
+        texts.add(capfd.readouterr().out)
+    assert len(texts) == 1 and "usage: kvgate" in texts.pop()
+    assert run("help", "sim") == 0
+    assert "usage: kvgate sim" in capfd.readouterr().out
+    assert run("help", "nonsense") == 2
 
 
 @pytest.mark.parametrize(

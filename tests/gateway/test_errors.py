@@ -66,6 +66,8 @@ def test_the_page_is_up_to_date() -> None:
 )  # fmt: skip
 def test_failed_legs(error: str, status: int) -> None:
     assert relay_faults.from_leg(error, "up").status == status
+    if status in (502, 504):  # the engine's fault: its own column of the access log agrees
+        assert relay_faults.status(error) == status
 
 
 @pytest.mark.parametrize("status", [400, 408, 413, 414, 417, 431, 501, 503, 505])

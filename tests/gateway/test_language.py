@@ -281,3 +281,20 @@ async def test_what_no_location_takes_has_its_servers_error_page(gateway) -> Non
     )
     reply = await gw.client.get("/nothing", headers={"host": "ann.example"})
     assert (reply.status_code, reply.text) == (200, "ann /w")
+
+
+async def test_repeated_headers_are_one_value(gateway, engine) -> None:  # type: ignore[no-untyped-def]
+    """`$http_*` joins them as nginx does, wherever it is read."""
+    one = await engine()
+    gw = await gateway(
+        upstream("a", one) + "map $http_x_team $first { default no; \"a, b\" both; }"
+        "log_format own '$http_x_team|$http_cookie|$first'; "
+        "server { listen 127.0.0.1:0; access_log own.log own; location / { proxy_pass http://a;"
+        " proxy_set_header x-seen $http_x_team/$first/$cookie_q/$proxy_add_x_forwarded_for; } }"
+    )
+    pairs = [("x-team", "a"), ("x-team", "b"), ("cookie", "p=1"), ("cookie", "q=2"),
+             ("x-forwarded-for", "10.0.0.1"), ("x-forwarded-for", "10.0.0.2")]  # fmt: skip
+    await gw.client.post(PATH, json={}, headers=pairs)
+    assert one.clients()[0].headers[b"x-seen"] == b"a, b/both/2/10.0.0.1, 10.0.0.2, 127.0.0.1"
+    gw.app.writer.close()
+    assert (gw.folder / "own.log").read_text() == "a, b|p=1; q=2|both\n"

@@ -119,3 +119,25 @@ async def test_no_credential_reaches_a_log(gateway, engine, caplog) -> None:  # 
     ours = [r for r in caplog.records if not r.name.startswith(("httpx", "httpcore", "asyncio"))]
     for text in (*(r.getMessage() for r in ours), str(gw.lines())):
         assert "sekret" not in text
+
+
+async def test_a_log_that_no_configuration_names_is_closed(tmp_path: Path) -> None:
+    """Requests of the former one still get their lines in; a path that comes back is a new sink."""
+    writer = Writer()
+    kept, gone = writer.sink(str(tmp_path / "kept")), writer.sink(str(tmp_path / "gone"))
+    write(gone, "one")
+    fd = gone.fd
+    writer.keep({kept})
+    waiting.until(lambda: gone.fd == -1, "the file to be closed")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    write(gone, "two")
+    gone.flush()
+    write(gone, "three")
+    write(kept, "x")
+    again = writer.sink(str(tmp_path / "gone"))
+    assert again is not gone
+    write(again, "four")
+    writer.close()
+    assert sorted((tmp_path / "gone").read_text().split()) == ["four", "one", "three", "two"]
+    assert (tmp_path / "kept").read_text() == "x\n" and writer.dropped == 0

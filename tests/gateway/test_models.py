@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import socket
 from types import SimpleNamespace as Fake
 
 import pytest
 
+from gateway import models
 from gateway.conf.model import EngineLine, Upstream
 from gateway.models import merged, parse
 
@@ -89,3 +93,34 @@ async def test_unknown_models_of_no_engine(gateway) -> None:  # type: ignore[no-
     gw = await gateway(conf("127.0.0.1:1"))
     reply = await gw.client.get("/v1/models")
     assert reply.status_code == 502 and reply.json()["error"]["code"] == "upstream_unreachable"
+
+
+async def test_silent_engines_hold_up_nobody(gateway, engine, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The next engine is asked while the first ones say nothing."""
+    monkeypatch.setattr(models, "FETCH_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(models, "NEXT_S", 0.01)
+    deaf = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        for sock in deaf:
+            stack.enter_context(sock)
+        one = await engine(answers({"status": 200, "models": ["m"]}))
+        ports = " ".join(f"server 127.0.0.1:{s.getsockname()[1]};" for s in deaf)
+        gw = await gateway(conf(one.address).replace("server ", ports + " server ", 1))
+        async with asyncio.timeout(30):
+            reply = await gw.client.get("/v1/models")
+        assert reply.json()["data"] == [{"id": "m"}]
+
+
+async def test_engines_that_all_say_nothing_are_given_up_together(gateway, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(models, "FETCH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(models, "NEXT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+        servers = "".join(f"server 127.0.0.1:{deaf.getsockname()[1]};" for deaf in (one, two))
+        gw = await gateway(
+            f"upstream a {{ {servers} health_check off; }} server {{ listen 127.0.0.1:0;"
+            " location / { proxy_pass http://a; proxy_first_byte_timeout 100ms; } }"
+        )
+        reply = await gw.client.get("/v1/models")  # then the client's own request is tried
+        assert reply.status_code == 504
+        running = [task.get_name() for task in asyncio.all_tasks() if "_ask" in repr(task)]
+        assert running == []

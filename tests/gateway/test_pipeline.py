@@ -200,6 +200,30 @@ async def test_places_are_given_back(gateway, engine) -> None:  # type: ignore[n
 
 
 @pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", "audio/w", "a/x+json"])
+async def test_no_type_hides_what_a_stranger_must_not_set(gateway, engine, lane, kind) -> None:  # type: ignore[no-untyped-def]
+    """A body is read whatever it calls itself, in one piece or many; one that is no JSON passes."""
+    one = await engine(named("m1"))
+    gw = await gateway(conf(f"server {one.address};", lane=lane))
+    client = gw.memory if lane == "asgi" else gw.client
+    fields = b'"kv_transfer_params":{"do_remote_prefill":true}'
+
+    async def slowly(body: bytes):  # type: ignore[no-untyped-def]
+        for at in range(0, len(body), 30):
+            yield body[at : at + 30]
+
+    for blank in (b"", b"\r\n\t " * 40):
+        body = blank + b'{"model":"m1",' + fields + b"}"
+        for content in (body, slowly(body)):
+            await client.post("/v1/completions", content=content, headers={"content-type": kind})
+            assert one.clients()[-1].body == blank + b'{"model":"m1"}'
+    if "json" not in kind:
+        noise = b"{" + fields + b"\xff\x00"
+        await client.post("/v1/completions", content=noise, headers={"content-type": kind})
+        assert one.clients()[-1].body == noise
+
+
+@pytest.mark.parametrize("lane", LANES)
 async def test_a_form_names_its_model_too(gateway, engine, lane: str) -> None:  # type: ignore[no-untyped-def]
     one = await engine(named("org/whisper"))
     gw = await gateway(conf(f"server {one.address}; model org/whisper alias=w;", lane=lane))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import ssl
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway import app as wiring
+from gateway.acceptor import Acceptor, PlainGate, Secured
 from gateway.conf import load_text
 from native import relay
 
@@ -97,3 +99,40 @@ def test_a_certificate_that_broke_since_names_its_files(tmp_path: Path) -> None:
     key.write_text("no key")
     with pytest.raises(OSError, match=r"x\.pem.*x\.key"):
         wiring.build(config)
+
+
+async def test_plain_http_on_a_tls_port_is_told_so(tmp_path: Path) -> None:
+    """nginx's answer, in our shape, and recorded; TLS goes on beside it, and so does silence."""
+    app = wiring.build(
+        load_text(
+            f"http {{ log_format l '$status $request'; access_log {tmp_path}/log l; "
+            + server("a.example", certificate(tmp_path, "first")) + "}",
+            f"{tmp_path}/k.conf",
+        )
+    )  # fmt: skip
+    (listener,) = app.listeners
+    sock = listener.bind()
+    port = sock.getsockname()[1]
+    factory = relay.serve_protocol(app.pipeline, app.asgi, listener)
+    plain = relay.serve_protocol(PlainGate(app.pipeline), app.asgi, listener)
+    assert listener.ssl_context is not None
+    secured = Secured(listener.ssl_context, plain, 0.2)
+    acceptor = Acceptor(sock.dup(), factory, secured, lambda: 0)
+    try:
+        silent, _ = await asyncio.open_connection("127.0.0.1", port)
+        for request in (b"GET /x HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\nContent-Length: 9\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request + b"Host: a.example\r\n\r\n")
+            reply = await reader.read()
+            assert reply.startswith(b"HTTP/1.1 400 ") and b"connection: close" in reply.lower()
+            error = json.loads(reply.partition(b"\r\n\r\n")[2])["error"]
+            assert error["message"].startswith("The plain HTTP request was sent to HTTPS port")
+            writer.close()
+        assert await ask(port, "a.example") == ("first", b"e")
+        assert await silent.read() == b""  # its time for a first byte is over
+    finally:
+        acceptor.close()
+        sock.close()
+        await app.stop()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines == ["400 GET /x HTTP/1.1", "400 POST /x HTTP/1.1", "200 GET / HTTP/1.1"]

@@ -26,6 +26,9 @@ class FakeRequest:
         for name, value in over.items():
             setattr(self, name, value)
 
+    def joined(self, name: bytes, default: bytes | None = None) -> bytes | None:
+        return self.get(name, default)
+
     def get(self, name: bytes, default: bytes | None = None) -> bytes | None:
         return self._headers.get(name, default)
 

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from native._core import Conns, Rates
+from native._core import Conns, Limiter, Rates
 
 fork = get_context("fork")
 
@@ -98,3 +98,39 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError):
         Conns(2, 8, table.fd)
     assert not table.release(b"k")
+
+
+def test_a_location_asks_all_its_limits_in_one_call() -> None:
+    """Numbered rates first; who waits holds no place yet, and an empty key is not counted."""
+    fast, slow, places = Rates(8), Rates(8), Conns(1, 8)
+    places.bind(0)
+    second = 10**9
+    limits = Limiter(
+        [(fast, second, 3, None, 0), (slow, second, 3, 1, 1)],
+        [(places, 1, 0)],
+    )
+    both = (b"a", b"b")
+    assert limits.enter(both, second) is None
+    assert limits.enter(both, second) == (2, -1.0)  # counted by the rates, no place
+    assert limits.enter(both, second) == (1, 1.0)  # two above the rate, one may be at once
+    assert places.count(b"a") == 1
+    assert limits.hold(both) == (2, -1.0)
+    limits.leave(both)
+    assert limits.hold(both) is None
+    assert limits.enter((b"", b"b"), second) == (1, 2.0)
+    assert limits.enter((b"a", b"b"), second) == (1, -1.0)  # not counted by the first
+    assert limits.enter((b"a", b""), second) == (2, -1.0)  # three above: the last that may be
+    assert limits.enter((b"a", b""), second) == (0, -1.0)
+
+
+def test_what_a_limiter_refuses() -> None:
+    rates = Rates(8)
+    with pytest.raises(ValueError):
+        Limiter([(rates, 0, 1, None, 0)], [])
+    limits = Limiter([(rates, 1, 1, None, 1)], [])
+    with pytest.raises(ValueError):
+        limits.enter((b"k",), 1)
+    with pytest.raises(TypeError):
+        limits.enter((b"k", "k"), 1)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError):
+        Limiter([], [(Conns(1, 8), 1, 0)]).enter((b"k",), 1)

@@ -86,7 +86,7 @@ def test_gaps_are_written_in_place() -> None:
     bounds = Stats.bounds("itl")
     views = [owner.itl_view(series) for owner in (stats, other)]
     for view in views:
-        assert (len(view), view.readonly) == (8 * (len(bounds) + 2), False)
+        assert (len(view), view.readonly) == (8 * (len(bounds) + 3), False)
         counts = view[: 8 * (len(bounds) + 1)].cast("Q")
         counts[3] += 2
         counts[len(bounds)] += 1
@@ -116,6 +116,21 @@ def test_a_series_that_comes_back_starts_from_zero() -> None:
     assert stats.snapshot(new).requests == [(2, 0, 1)]
     with pytest.raises(ValueError, match="is gone"):
         stats.itl_view(old)
+
+
+def test_a_late_stream_leaves_the_histogram_of_a_successor_alone() -> None:
+    """Its row was freed and taken by another series while it ran."""
+    stats = Stats(1, 1)
+    stats.bind(0)
+    bounds = Stats.bounds("itl")
+    old = stats.add_series()
+    view = stats.itl_view(old)
+    seen = view[8 * (len(bounds) + 2) :].cast("Q")
+    assert seen[0] == old >> 32
+    stats.remove_series(old)
+    new = stats.add_series()
+    stats.itl_view(new)
+    assert seen[0] == new >> 32 != old >> 32
 
 
 BUSY = """

@@ -118,3 +118,25 @@ def test_fast_shutdown_ends_streams_and_lets_engines_go(
     assert client.ends_within(2)
     stage.engine.seen[0].peer.wait_gone(2)
     assert stage.gateway.wait_exit(3) == 0
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data"])
+def test_fast_shutdown_amid_an_upload_leaves_its_line(own: Play, lane: str, kind: str) -> None:
+    """Kept or passed through: the client is told or cut off, and the access log says so."""
+    stage = own(Conf())
+    stage.engine.script = scripts.reads_all
+    client = stage.client(lane)
+    headers = (("Content-Type", kind), ("Content-Length", "1000"), ("Expect", "100-continue"))
+    client.send(request_bytes(headers=headers, framed=False, target="/v1/audio/transcriptions"))
+    if kind == "application/json":
+        while b" 100 " not in client.buffer:  # it has read the head
+            assert client.fill()
+    else:
+        stage.engine.wait_seen(1)
+    client.send(b'{"model":')
+    stage.gateway.signal(signal.SIGTERM)
+    assert client.ends_within(3)
+    assert stage.gateway.wait_exit(4) == 0
+    (line,) = stage.gateway.access()
+    assert (line["status"], line["request_method"]) == ("503", "POST")
+    assert line["termination"] == ("GR" if kind == "application/json" else "GH"), line

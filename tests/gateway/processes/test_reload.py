@@ -140,3 +140,43 @@ def refused(one, port: int) -> bool:  # type: ignore[no-untyped-def]
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_locations_come_and_go_for_ever(tree) -> None:  # type: ignore[no-untyped-def]
+    """There is room for 1024 rows of statistics: those of locations that are gone are given to
+    later ones, which a stream that still runs at the former does not count for.
+    """
+    one = tree(engines=1)
+    (engine,) = one.engines
+
+    def locations(generation: int) -> str:
+        rows = (f"location = /v1/g{generation}/{at} " for at in range(200))
+        return "".join(row + "{ proxy_pass http://main/v1/completions; }" for row in rows)
+
+    def rows() -> list[str]:
+        lines = one.gateway.metrics().splitlines()
+        name = "kvgate_inter_token_latency_seconds_count{"
+        return [line for line in lines if line.startswith(name) and "/g" in line]
+
+    one.locations = locations(0)
+    one.reload()
+    reply = engine.script = scripts.Stepwise(*(scripts.event(f"e{at}") for at in range(9)))
+    client = one.client()
+    client.send(request_bytes(prompt(True), target="/v1/g0/0"))
+    reply.step()
+    client.head()
+    client.chunks_until(b"e0")
+    for generation in range(1, 4):
+        one.locations = locations(generation)
+        one.reload()
+        reply.step()
+        client.chunks_until(b"e%d" % generation)
+        waiting.until(lambda g=generation: f"/g{g}/" in "".join(rows()), "the new rows")
+    assert len(rows()) == 200 and all(" 0.0" in row and "/g3/" in row for row in rows())
+    reply.step(9)
+    client.chunks_until(b"e8")
+    assert client.chunk() == b""
+    engine.script = scripts.says()
+    waiting.until(lambda: one.in_flight() == 0, "nothing in flight")
+    assert one.ask(prompt()).status == 200
+    assert all(" 0.0" in row for row in rows())
