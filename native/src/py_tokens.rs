@@ -36,13 +36,13 @@ impl Template {
         Ok(Self { core })
     }
 
-    /// The text for `context`, a JSON object of the template's variables, keys in order. `now_s`: the time
+    /// The text for `context_json`, a JSON object of the template's variables, keys in order. `now_s`: the time
     /// that the template may ask for, in seconds since 1970; None = now. ValueError where this cannot
     /// render as Jinja2 would (a float in the context, a rare filter), or the template refuses.
-    #[pyo3(signature = (context, now_s=None))]
-    fn render(&self, py: Python<'_>, context: &[u8], now_s: Option<i64>) -> PyResult<String> {
+    #[pyo3(signature = (context_json, now_s=None))]
+    fn render(&self, py: Python<'_>, context_json: &[u8], now_s: Option<i64>) -> PyResult<String> {
         let now_s = now_s.unwrap_or_else(self::now_s);
-        py.detach(|| self.core.render(context, now_s)).map_err(PyValueError::new_err)
+        py.detach(|| self.core.render(context_json, now_s)).map_err(PyValueError::new_err)
     }
 }
 
@@ -155,15 +155,15 @@ impl Tokenizer {
         prompt.map(Prompt::from).map_err(PyValueError::new_err)
     }
 
-    /// Renders `context`, a JSON object, and makes the prompt of the text, in one call. The text is not
+    /// Renders `context_json`, a JSON object, and makes the prompt of the text, in one call. The text is not
     /// handed out. ValueError as of `Template.render` and `encode`.
-    #[pyo3(signature = (template, context, add_special_tokens, lora=None, salt=None, block_sizes=vec![]))]
+    #[pyo3(signature = (template, context_json, add_special_tokens, lora=None, salt=None, block_sizes=vec![]))]
     #[allow(clippy::too_many_arguments)]
     fn render_prompt(
         &self,
         py: Python<'_>,
         template: &Template,
-        context: &[u8],
+        context_json: &[u8],
         add_special_tokens: bool,
         lora: Option<&str>,
         salt: Option<&str>,
@@ -172,7 +172,7 @@ impl Tokenizer {
         let now_s = now_s();
         let scope = blocks::scope(lora, salt);
         let prompt = py.detach(|| {
-            let text = template.core.render(context, now_s)?;
+            let text = template.core.render(context_json, now_s)?;
             self.make(&text, add_special_tokens, scope, &block_sizes)
         });
         prompt.map(Prompt::from).map_err(PyValueError::new_err)

@@ -106,6 +106,8 @@ def test_a_recurrent_state_is_needed_at_the_end_of_the_prefix(engine: Engine) ->
     state.block_hashes = [names()[3]]
     engine.send(state)
     assert engine.device() == 4 * SIZE, "attention has twelve blocks, the state is of the fourth"
+    assert engine.device(IDS[: 7 * SIZE]) == 4 * SIZE
+    assert engine.device(IDS[: 3 * SIZE]) == 0, "no state is of less than four blocks"
 
 
 @pytest.mark.parametrize("kind", ["chunked_local_attention", "cross_attention", "unknown", "new"])

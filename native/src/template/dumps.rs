@@ -15,11 +15,6 @@ struct Style {
     after_key: String,
 }
 
-/// Whole numbers, and floats that Python writes in the same way.
-fn writes_alike(value: &Value) -> bool {
-    value.is_integer() || f64::try_from(value.clone()).is_ok_and(input::prints_alike)
-}
-
 fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
@@ -67,7 +62,7 @@ impl Style {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number if writes_alike(value) => write!(out, "{value}")?,
+            ValueKind::Number if input::is_plain_number(value) => write!(out, "{value}")?,
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             // A slice of a list is an iterator here.
             ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
@@ -122,12 +117,11 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
+                c if c < ' ' || (self.ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
                 }
-                '\u{7f}' if self.ascii => out.push('\u{7f}'),
                 c => out.push(c),
             }
         }

@@ -74,8 +74,13 @@ impl<'de> Visitor<'de> for Reader {
 }
 
 /// Does Python print this float without an exponent, as is done here?
-pub fn prints_alike(value: f64) -> bool {
+fn prints_alike(value: f64) -> bool {
     value == 0.0 || (1e-4..1e16).contains(&value.abs())
+}
+
+/// Is it a number that Python prints alike?
+pub fn is_plain_number(value: &Value) -> bool {
+    value.is_integer() || f64::try_from(value.clone()).is_ok_and(prints_alike)
 }
 
 thread_local! {
@@ -86,9 +91,9 @@ thread_local! {
 /// Digits up to which a float is read to the last bit.
 const DIGITS_MAX: usize = 15;
 
-/// Is there a number of more digits than are read to the last bit?
-fn has_long_number(json: &[u8]) -> bool {
-    let (mut digits, mut within, mut escaped) = (0, false, false);
+/// Is there a float of more digits than are read to the last bit?
+fn has_long_float(json: &[u8]) -> bool {
+    let (mut digits, mut float, mut within, mut escaped) = (0, false, false, false);
     for &byte in json {
         if within {
             within = escaped || byte != b'"';
@@ -98,10 +103,10 @@ fn has_long_number(json: &[u8]) -> bool {
         match byte {
             b'"' => within = true,
             b'0'..=b'9' => digits += 1,
-            b'.' => {}
-            _ => digits = 0,
+            b'.' | b'e' | b'E' | b'+' | b'-' if digits > 0 => float = true,
+            _ => (digits, float) = (0, false),
         }
-        if digits > DIGITS_MAX {
+        if float && digits > DIGITS_MAX {
             return true;
         }
     }
@@ -112,8 +117,8 @@ fn has_long_number(json: &[u8]) -> bool {
 pub fn members(json: &[u8]) -> Result<Vec<(Value, Value)>, String> {
     FLOATS.set(false);
     let Read(value) = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    if FLOATS.get() && has_long_number(json) {
-        return Err("a number with more digits than are sure to be read as in Python".into());
+    if FLOATS.get() && has_long_float(json) {
+        return Err("a float with more digits than are sure to be read as in Python".into());
     }
     if value.kind() != ValueKind::Map {
         return Err("a context is a JSON object".into());
@@ -149,6 +154,8 @@ mod tests {
         {
             assert!(shown(&format!("{{\"a\": {json}}}")).is_err(), "{json}");
         }
+        let beside = "{\"a\": 123456789012345678, \"b\": 0.5}";
+        assert_eq!(shown(beside).as_deref(), Ok("123456789012345678"));
         // Whole numbers are exact however long they are.
         assert_eq!(shown("{\"a\": 18446744073709551615}").as_deref(), Ok("18446744073709551615"));
     }

@@ -139,6 +139,12 @@ fn environment() -> Result<Environment<'static>, Error> {
     environment.add_filter("tojson", dumps::tojson);
     environment.add_filter("trim", python::trim);
     environment.add_filter("indent", indent);
+    environment.add_filter("join", python::join);
+    environment.add_filter("string", python::string);
+    environment.set_formatter(|out, state, value| {
+        python::prints(value)?;
+        minijinja::escape_formatter(out, state, value)
+    });
     environment.add_filter("safe", python::safe);
     environment.add_test("string", python::is_string);
     environment.add_test("iterable", python::is_iterable);
@@ -232,6 +238,9 @@ mod tests {
         assert!(render("{{ a.items }}", "{}").is_err());
         assert!(render("{{ (1 / 100000) | tojson }}", "{}").is_err());
         assert!(render("{{ a | tojson }}", "{}").is_err());
+        assert!(render("{{ a }}", r#"{"a": ["b"]}"#).is_err());
+        assert!(render("{{ [a] | join }}", r#"{"a": {}}"#).is_err());
+        assert!(render("{{ a | string }}", r#"{"a": {}}"#).is_err());
         let raised = render("{{ raise_exception('no ' ~ a) }}", r#"{"a": "b"}"#);
         assert!(raised.is_err_and(|error| error.contains("no b")));
     }

@@ -2,11 +2,13 @@
 //!
 //! Whatever is not here is an error, and whoever renders falls back to Python.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use minijinja::value::{from_args, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
+
+use super::input;
 
 /// `str.isspace` of Python: White_Space of Unicode, and four separators that it counts besides.
 pub fn is_space(c: char) -> bool {
@@ -197,6 +199,41 @@ pub fn safe(text: &str) -> Value {
 /// Is it a `str`?
 pub fn is_string(value: &Value) -> bool {
     value.as_str().is_some() || value.downcast_object_ref::<Safe>().is_some()
+}
+
+/// An error unless `str()` of Python gives the same text. Of a list or dict it does not: there strings are
+/// quoted, and what cannot be printed is escaped.
+pub fn prints(value: &Value) -> Result<(), Error> {
+    use ValueKind::{Bool, None, Number, String, Undefined};
+    let alike = match value.kind() {
+        String | Bool | None | Undefined => true,
+        Number => input::is_plain_number(value),
+        _ => value.downcast_object_ref::<Safe>().is_some(),
+    };
+    if alike {
+        return Ok(());
+    }
+    let text = format!("a {} is printed in another way in Python", value.kind());
+    Err(Error::new(ErrorKind::InvalidOperation, text))
+}
+
+/// Jinja2's filter `string`.
+pub fn string(value: &Value) -> Result<String, Error> {
+    prints(value)?;
+    Ok(value.to_string())
+}
+
+/// Jinja2's filter `join`, without its attribute.
+pub fn join(values: &Value, between: Option<&str>) -> Result<String, Error> {
+    let mut out = String::new();
+    for (at, value) in values.try_iter()?.enumerate() {
+        if at > 0 {
+            out.push_str(between.unwrap_or_default());
+        }
+        prints(&value)?;
+        write!(out, "{value}")?;
+    }
+    Ok(out)
 }
 
 /// Can Python iterate over it?
