@@ -74,10 +74,10 @@ def hand() -> Iterator[Publisher]:
 
 
 def stored(tokens: list[int], size: int, **more: Any) -> dict[str, Any]:
-    count = len(tokens) // size
+    """A block's hash is that of all tokens up to its end, whatever its size."""
+    ends = range(size, len(tokens) + 1, size)
     return {
-        "type": "BlockStored", "block_hashes": [hash((tuple(tokens[: (n + 1) * size]), size))
-                                                & (2**64 - 1) for n in range(count)],
+        "type": "BlockStored", "block_hashes": [hash(tuple(tokens[:end])) % 2**64 for end in ends],
         "parent_block_hash": None, "token_ids": tokens, "block_size": size, "lora_id": None,
         "medium": "GPU", "lora_name": None, **more,
     }  # fmt: skip
@@ -92,7 +92,7 @@ def test_groups_of_a_hybrid_model_are_followed(hand: Publisher) -> None:
         TOKENS, 64, group_idx=1, kv_cache_spec_kind="sliding_window_mla",
         kv_cache_spec_sliding_window=128,
     )  # fmt: skip
-    hand.publish(window, stored(TOKENS, 64, group_idx=0, kv_cache_spec_kind="mla_attention"))
+    hand.publish(window, stored(TOKENS, 256, group_idx=0, kv_cache_spec_kind="mla_attention"))
     assert hand.matched([*TOKENS, 1]) == (512, 0, 0)
     removed = {"type": "BlockRemoved", "medium": "GPU", "group_idx": 1}
     hand.publish({**removed, "block_hashes": window["block_hashes"][:4]})
