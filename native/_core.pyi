@@ -714,6 +714,7 @@ class KvbmCore:
         *,
         disk: KvbmDisk | None = None,
         host_bytes: int = 0,
+        spill: bool = False,
         table_blocks: int = 0,
         socket_mode: int = 0o600,
         allow_uids: Sequence[int] = ...,

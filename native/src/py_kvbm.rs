@@ -131,9 +131,11 @@ type Namespace<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py,
 impl KvbmCore {
     /// Opens the disk, recovers what is on it and listens at `socket`; OSError says what stands in the way.
     /// User ids in `allow_uids` may connect beside the own one. `host_bytes` is the size of the arena (0:
-    /// none), `table_blocks` of the table that clients look things up in (0: by the capacities); slots of a client that lives and has lost its connection are kept for `orphan_s`.
+    /// none), whose blocks go on to the disk when they come, or with `spill` when they leave.
+    /// `table_blocks` is the room of the table that clients look things up in (0: by the capacities).
+    /// Slots of a client that lives and has lost its connection are kept for `orphan_s`.
     #[new]
-    #[pyo3(signature = (socket, *, disk=None, host_bytes=0, table_blocks=0,
+    #[pyo3(signature = (socket, *, disk=None, host_bytes=0, spill=false, table_blocks=0,
         socket_mode=0o600, allow_uids=Vec::new(), token=Vec::new(),
         connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0))]
     #[allow(clippy::too_many_arguments)]
@@ -142,6 +144,7 @@ impl KvbmCore {
         socket: std::path::PathBuf,
         disk: Option<&KvbmDisk>,
         host_bytes: usize,
+        spill: bool,
         table_blocks: u64,
         socket_mode: u32,
         allow_uids: Vec<u32>,
@@ -161,6 +164,7 @@ impl KvbmCore {
             store_us: micros("store_s", store_s)?,
             orphan_us: micros("orphan_s", orphan_s)?,
             host_bytes,
+            spill,
             table_blocks,
             disk: disk.map(|disk| disk.options.clone()),
         };

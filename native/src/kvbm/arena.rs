@@ -79,6 +79,15 @@ impl Arena {
         free.pop()
     }
 
+    /// Fewer than a tenth of the slots of this size are free.
+    pub fn is_scarce(&self, slot_pages: u32) -> bool {
+        let slots = self.slab_pages / slot_pages.max(1);
+        let slabs = self.classes.get(&slot_pages).map_or(0, Vec::len);
+        let free = self.free.get(&slot_pages).map_or(0, Vec::len);
+        let unused = self.unused.len() * slots as usize;
+        (free + unused) * 10 < slabs * slots as usize
+    }
+
     pub fn give(&mut self, page: u32) {
         let slab = (page - self.first_page) / self.slab_pages;
         let slot_pages = self.slabs[slab as usize].slot_pages;

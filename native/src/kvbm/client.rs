@@ -23,7 +23,7 @@ const GRACE_US: u64 = 100_000;
 const OUTBOX_MAX: usize = 4 << 20;
 const CHANGES_MAX: usize = 1 << 16;
 /// Without jobs under way the socket is looked at so often.
-pub(super) const LOOK_US: u64 = 100_000;
+const LOOK_US: u64 = 100_000;
 
 /// A job's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl Client {
         deadline_us: u64,
     ) -> bool {
         let now_us = clock_us();
-        self.advance(now_us);
+        self.look(now_us);
         let may = self.link.is_usable(now_us)
             && self.link.waiting() < OUTBOX_MAX
             && !self.names.contains_key(&job)
@@ -196,7 +196,7 @@ impl Client {
     /// Begin to bring blocks into the arena, where they are held until `release`. False: not begun.
     pub fn fetch(&mut self, job: u64, keys: &[Key], deadline_us: u64) -> bool {
         let now_us = clock_us();
-        self.advance(now_us);
+        self.look(now_us);
         let may = self.link.is_usable(now_us)
             && self.link.waiting() < OUTBOX_MAX
             && !self.names.contains_key(&job)
@@ -231,7 +231,7 @@ impl Client {
         self.jobs.insert(name, pending);
         self.names.insert(job, name);
         self.stats.jobs += 1;
-        self.advance(began_us);
+        self.link.flush();
     }
 
     /// Give a job up. It has ended when `poll` says so, which may be at once.
@@ -294,6 +294,14 @@ impl Client {
         let none = Finished { spent_us: 0, bytes: 0, statuses: rest, seats: Vec::new() };
         let Finished { statuses, bytes, seats, .. } = finished.unwrap_or(none);
         self.done.push_back(Completed { job, statuses, bytes, spent_us, seats });
+    }
+
+    /// Drive the connection if there is none, or if that is due.
+    pub(super) fn look(&mut self, now_us: u64) {
+        if !self.link.is_usable(now_us) || now_us >= self.looked_us + LOOK_US {
+            self.looked_us = now_us;
+            self.advance(now_us);
+        }
     }
 
     pub(super) fn advance(&mut self, now_us: u64) {

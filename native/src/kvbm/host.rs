@@ -36,6 +36,8 @@ struct Slot {
     holds: u32,
     /// Dropped while somebody had it: forgotten as soon as nobody has.
     is_doomed: bool,
+    /// About to go, and not used since that was decided.
+    is_leaving: bool,
     parent: Option<Seat>,
     children: u32,
 }
@@ -153,9 +155,18 @@ impl Host {
             slot.children += 1;
             Some(Seat { page, generation: slot.generation })
         });
-        let (holds, children, is_doomed) = (0, 0, false);
-        let slot =
-            Slot { namespace, key, len, generation, state, holds, is_doomed, parent, children };
+        let slot = Slot {
+            namespace,
+            key,
+            len,
+            generation,
+            state,
+            holds: 0,
+            is_doomed: false,
+            is_leaving: false,
+            parent,
+            children: 0,
+        };
         self.slots.insert(page, slot);
         self.index.insert((namespace, key), page);
         self.stats.reserved += 1;
@@ -170,6 +181,12 @@ impl Host {
             self.steal(slot_pages);
             return self.arena.take(slot_pages);
         }
+        let page = self.next_to_go(slot_pages)?;
+        self.forget(page);
+        self.arena.take(slot_pages)
+    }
+
+    fn next_to_go(&mut self, slot_pages: u32) -> Option<u32> {
         let slots = &self.slots;
         let judge = |page: u32| match &slots[&page] {
             slot if slot.holds > 0 || slot.state != State::Ready => Judgement::Held,
@@ -177,9 +194,7 @@ impl Host {
             _ => Judgement::Free,
         };
         let name = |page: u32| u64_at(&slots[&page].key, 0);
-        let page = self.queues.get_mut(&slot_pages)?.evict(judge, name)?;
-        self.forget(page);
-        self.arena.take(slot_pages)
+        self.queues.get_mut(&slot_pages)?.evict(judge, name)
     }
 
     /// A size that has no slab takes one that nobody holds from the size that has most.
@@ -271,6 +286,7 @@ impl Host {
             return false;
         };
         slot.holds += 1;
+        slot.is_leaving = false;
         let size = pages(slot.len);
         self.stats.hits += 1;
         if let Some(queue) = self.queues.get_mut(&size) {
@@ -307,6 +323,31 @@ impl Host {
             }
         }
         was_ready
+    }
+
+    /// The block that should go next where slots are scarce: it can be found until `left`, and is kept
+    /// meanwhile.
+    pub fn leave_one(&mut self) -> Option<(Seat, Named)> {
+        let scarce = self.queues.keys().copied().find(|&size| self.arena.is_scarce(size))?;
+        let page = self.next_to_go(scarce)?;
+        let slot = self.slots.get_mut(&page)?;
+        slot.holds += 1;
+        slot.is_leaving = true;
+        let (namespace, key, len) = (slot.namespace, slot.key, slot.len);
+        Some((Seat { page, generation: slot.generation }, Named { namespace, key, len }))
+    }
+
+    /// It was written down, or not; it goes unless it was used meanwhile.
+    pub fn left(&mut self, seat: Seat) {
+        let Some(slot) = self.slot(seat) else { return };
+        let unused = std::mem::replace(&mut slot.is_leaving, false);
+        let (key, size) = (slot.key, pages(slot.len));
+        slot.holds = slot.holds.saturating_sub(1);
+        if slot.holds == 0 && (unused || slot.is_doomed) {
+            self.forget(seat.page);
+        } else if let Some(queue) = self.queues.get_mut(&size) {
+            queue.insert(seat.page, u64_at(&key, 0));
+        }
     }
 
     /// Blocks that went since the last call.

@@ -22,6 +22,9 @@ use super::Refusal;
 
 /// Tokens of what the arena does with the disk have this bit; those of jobs and of what is asked do not.
 pub(super) const ARENA: u64 = 1 << 62;
+/// Blocks that leave the arena at once.
+const SPILLS: usize = 16;
+
 /// What is under way between arena and disk.
 #[derive(Default)]
 pub(super) struct Traffic {
@@ -29,7 +32,8 @@ pub(super) struct Traffic {
     fills: HashMap<u64, Fill>,
     /// By seat of the block: the fill.
     filling: HashMap<(u16, super::record::Key), u64>,
-    writes: HashMap<u64, Seat>,
+    /// What is being written to disk, and whether it leaves the arena then.
+    writes: HashMap<u64, (Seat, bool)>,
     orphans: Vec<Orphan>,
 }
 
@@ -109,7 +113,9 @@ impl Hub {
             statuses.push(if named.is_some() { status::OK } else { status::BAD_REQUEST });
             if let Some(named) = named {
                 self.note(What::Stored, named);
-                self.write_through(seat, named);
+                if !self.options.spill {
+                    self.write_down(seat, named, false);
+                }
             }
         }
         self.answer_with(owner, &frame.head, statuses.len() as u32, &statuses);
@@ -122,20 +128,40 @@ impl Hub {
         publish(&mut self.log, self.table.as_mut(), note);
     }
 
-    /// Offer a block of the arena to the disk; it stays where it is until the disk has it.
-    fn write_through(&mut self, seat: Seat, named: Named) {
+    /// Offer a block of the arena to the disk; it stays where it is until the disk has it. False: it has
+    /// it already, or does not want it.
+    fn write_down(&mut self, seat: Seat, named: Named, leaves: bool) -> bool {
         let print = self.namespaces.fingerprint(named.namespace).copied();
         let (Some(host), Some(disk), Some(print)) = (&mut self.host, &mut self.disk, print) else {
-            return;
+            return false;
         };
-        let Some(namespace) = disk.namespaces().number(&print) else { return };
+        let Some(namespace) = disk.namespaces().number(&print) else { return false };
         self.traffic.next += 1;
         let token = ARENA | self.traffic.next;
         let source = Source::Memory(host.arena.memory.clone(), seat.page as usize * PAGE);
         let store = Store { namespace, key: named.key, len: named.len, note: Box::new([]), source };
-        if let Ok(Stored::Queued) = disk.store(store, token) {
-            host.keep(seat);
-            self.traffic.writes.insert(token, seat);
+        let queued = disk.store(store, token) == Ok(Stored::Queued);
+        if queued {
+            if !leaves {
+                host.keep(seat);
+            }
+            self.traffic.writes.insert(token, (seat, leaves));
+        }
+        queued
+    }
+
+    /// Blocks leave a full arena by way of the disk, a few at a time.
+    fn spill(&mut self) {
+        let healthy = self.disk.as_ref().is_some_and(|disk| disk.health().is_good());
+        while self.options.spill && healthy && self.traffic.writes.len() < SPILLS {
+            let Some((seat, named)) = self.host.as_mut().and_then(|host| host.leave_one()) else {
+                return;
+            };
+            if !self.write_down(seat, named, true) {
+                if let Some(host) = &mut self.host {
+                    host.left(seat);
+                }
+            }
         }
     }
 
@@ -226,9 +252,11 @@ impl Hub {
     }
 
     pub(super) fn outcome_arena(&mut self, outcome: &Outcome) {
-        if let Some(seat) = self.traffic.writes.remove(&outcome.token) {
-            if let Some(host) = &mut self.host {
-                host.release(seat);
+        if let Some((seat, leaves)) = self.traffic.writes.remove(&outcome.token) {
+            match &mut self.host {
+                Some(host) if leaves => host.left(seat),
+                Some(host) => host.release(seat),
+                None => {}
             }
             return;
         }
@@ -292,6 +320,7 @@ impl Hub {
 
     /// Let go what orphans had, and tell what the arena gave up.
     pub(super) fn tend_arena(&mut self) {
+        self.spill();
         let Some(host) = &mut self.host else { return };
         let now_us = self.now_us;
         self.traffic.orphans.retain(|orphan| {

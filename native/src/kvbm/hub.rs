@@ -58,6 +58,8 @@ pub struct HubOptions {
     pub orphan_us: u64,
     /// Bytes of the arena, 0 for none.
     pub host_bytes: usize,
+    /// The arena's blocks go to disk when they leave it, not when they come.
+    pub spill: bool,
     /// Blocks that the table for lookups has room for; 0: by the capacities.
     pub table_blocks: u64,
     pub disk: Option<DiskOptions>,

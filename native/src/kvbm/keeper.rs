@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, Sender};
 use std::sync::Arc;
@@ -160,7 +160,9 @@ impl Desk {
     fn write_part(&mut self, epoch: u64, bytes: &[u8]) -> io::Result<()> {
         self.folder.points.pass("snapshot.part")?;
         if self.snapshot.as_ref().is_none_or(|(open, _)| *open != epoch) {
-            self.snapshot = Some((epoch, File::create(self.unfinished(epoch))?));
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            self.snapshot = Some((epoch, options.open(self.unfinished(epoch))?));
         }
         let Some((_, file)) = &mut self.snapshot else { return Ok(()) };
         let written = file.write_all(bytes);

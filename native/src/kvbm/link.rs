@@ -119,6 +119,13 @@ impl Link {
         self.outbox.push(bytes, Vec::new());
     }
 
+    /// Send what goes, and nothing else; what fails is found by the next `advance`.
+    pub fn flush(&mut self) {
+        if let Some(fd) = &self.fd {
+            let _ = self.outbox.flush(fd);
+        }
+    }
+
     /// Connect if it is time, send and receive what goes. Frames that are not about the connection
     /// itself are handed over. True: the connection was lost.
     pub fn advance(&mut self, now_us: u64, frames: &mut Vec<Frame>) -> bool {

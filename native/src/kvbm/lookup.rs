@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use super::board::clock_us;
-use super::client::{Client, LOOK_US};
+use super::client::Client;
 use super::message::{put_keys, tier, WITH_SEATS};
 use super::record::Key;
 use super::wire::{Frame, Head, Op, BATCH_MAX};
@@ -64,10 +64,7 @@ impl Client {
 
     /// The answer from shared memory; None: the daemon must be asked.
     fn read_table(&mut self, keys: &[Key], with_arena: bool, now_us: u64) -> Option<Vec<u8>> {
-        if now_us >= self.looked_us + LOOK_US {
-            self.looked_us = now_us;
-            self.advance(now_us);
-        }
+        self.look(now_us);
         let table = self.link.table.as_ref().filter(|_| self.link.is_usable(now_us))?;
         let mut tiers: Vec<u8> = keys.iter().map(|key| table.find(key, with_arena)).collect();
         if table.is_partial() && tiers.contains(&tier::MISS) {

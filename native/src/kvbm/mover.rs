@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::buffer::Buffer;
 use super::crew::Crew;
@@ -18,6 +18,9 @@ use super::io::{Class, Direction, Io, IoBackend};
 use super::memory::Memory;
 use super::record::{self, verify, Damage, Expected, Header, PAGE};
 use super::region::Region;
+
+/// What a second-level cache keeps.
+const PIECE: usize = 256 << 10;
 
 /// A client's slot.
 #[derive(Clone)]
@@ -100,14 +103,16 @@ impl<T: From<Moved> + Send + 'static> Mover<T> {
         let job = move || {
             let mut errand = errand;
             let len = header.len as usize;
-            if let Err(failure) = fetch(&source, &mut errand.buffer[PAGE..PAGE + len]) {
-                let Errand { flight, buffer, .. } = errand;
-                inbox.push(Moved::Written { flight, buffer, result: Err(failure) }.into());
-                return;
+            match fetch(&source, &mut errand.buffer[PAGE..PAGE + len]) {
+                Ok(hash) => header.payload_hash = hash,
+                Err(failure) => {
+                    let Errand { flight, buffer, .. } = errand;
+                    inbox.push(Moved::Written { flight, buffer, result: Err(failure) }.into());
+                    return;
+                }
             }
             let used = record::bytes(len);
             errand.buffer[PAGE + len..used].fill(0);
-            header.payload_hash = xxh3_64(&errand.buffer[PAGE..PAGE + len]);
             header.encode(&note, &mut errand.buffer);
             put(&*backend, inbox, errand, header.spot.page, used);
         };
@@ -184,20 +189,40 @@ fn put<T: From<Moved> + Send + 'static>(
     });
 }
 
-fn fetch(source: &Source, into: &mut [u8]) -> Result<(), Failure> {
-    match source {
-        Source::Buffer => Ok(()),
-        Source::Bytes(bytes) => {
-            into.copy_from_slice(bytes);
+/// Copy the payload and checksum the copy: piece by piece, while a piece is still in the cache.
+fn fetch(source: &Source, into: &mut [u8]) -> Result<u64, Failure> {
+    if let Source::Slot(slot) = source {
+        let mut hash = 0;
+        inside(&slot.gate, || {
+            hash = pieces(into, |at, piece| slot.region.read(slot.offset + at as u64, piece))?;
             Ok(())
-        }
-        Source::Memory(memory, at) => {
-            let from = memory.bytes(*at, into.len());
-            unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
-            Ok(())
-        }
-        Source::Slot(slot) => inside(&slot.gate, || slot.region.read(slot.offset, into)),
+        })?;
+        return Ok(hash);
     }
+    let copy = |at: usize, piece: &mut [u8]| {
+        match source {
+            Source::Slot(_) | Source::Buffer => {}
+            Source::Bytes(bytes) => piece.copy_from_slice(&bytes[at..at + piece.len()]),
+            Source::Memory(memory, from) => {
+                let from = memory.bytes(from + at, piece.len());
+                unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+            }
+        }
+        Ok(())
+    };
+    pieces(into, copy).map_err(|e| Failure::of(&e))
+}
+
+fn pieces(
+    into: &mut [u8],
+    mut copy: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut hasher = Xxh3::new();
+    for (n, piece) in into.chunks_mut(PIECE).enumerate() {
+        copy(n * PIECE, piece)?;
+        hasher.update(piece);
+    }
+    Ok(hasher.digest())
 }
 
 fn deliver(

@@ -173,7 +173,8 @@ impl Disk {
         if let Flight::Store { began_us, .. } = flight {
             let spent = self.now_us - began_us.max(self.health.last_write_us).min(self.now_us);
             self.health.last_write_us = self.now_us;
-            learn(&mut self.write_us_per_mib, spent, u64::from(block.place.len));
+            let bytes = record::bytes(block.place.len as usize) as u64;
+            learn(&mut self.write_us_per_mib, spent, bytes);
         }
         self.unsynced_bytes += record::bytes(block.place.len as usize) as u64;
         self.enter_in_journal(flight, block, seq);

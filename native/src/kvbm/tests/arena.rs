@@ -223,3 +223,26 @@ fn nobody_waits_for_the_arena() {
     assert!(began.elapsed() < Duration::from_secs(5));
     assert_eq!(engine.client.count(Want::Fetch), 0);
 }
+
+#[test]
+fn blocks_that_go_to_disk_only_when_they_leave_do_so() {
+    let dir = Dir::new();
+    let core = Core::start(HubOptions { spill: true, ..options(&dir) }).unwrap();
+    let mut engine = Engine::up(&dir);
+    for n in 0..20 {
+        engine.put(&[n]);
+    }
+    assert_eq!(figure(&core, "disk_stored"), 0);
+    let mut n = 20;
+    while figure(&core, "disk_stored") < 200 {
+        engine.put(&[n]);
+        n += 1;
+        assert!(n < 5000);
+    }
+    engine.until(|_| (figure(&core, "host_held") == 0).then_some(()));
+    let found = (0..n).filter(|&n| engine.tiers(&[n]) != [tier::MISS]).count() as u64;
+    // What came too fast for the disk went without it.
+    assert!(found >= figure(&core, "host_blocks") + 190, "{found} of {n}");
+    let below: Vec<u64> = (0..n).filter(|&n| engine.tiers(&[n]) == [tier::DISK]).take(5).collect();
+    engine.expect(&below);
+}

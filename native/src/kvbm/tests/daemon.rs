@@ -34,6 +34,7 @@ pub fn hub_options(dir: &Dir) -> HubOptions {
         load_us: 2 * SECOND,
         store_us: 10 * SECOND,
         host_bytes: 0,
+        spill: false,
         table_blocks: 0,
         orphan_us: 100_000,
         disk: Some(DiskOptions { dir: dir.0.join("disk"), ..options(dir) }),
