@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def profile(name: str) -> Profile:
             found = replace(PROFILES["zero"], name=name, base_ms=float(value))
         else:
             found = PROFILES[base]
-        return replace(found, **dict(map(_constant, changes)))
+        own: dict[str, Any] = dict(map(_constant, changes))
+        return replace(found, **own)
     except (KeyError, ValueError):
         raise ValueError(
             f"unknown profile `{name}`\nhint: one of {', '.join(PROFILES)}, or fixed:MS; constants "
