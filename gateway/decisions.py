@@ -4,9 +4,10 @@ engine's cache.
     sent     the charge goes into the ledger; siblings of a burst see the blocks as there already
     first    the prompt is computed: its charge is discharged, and engines whose events cannot be
              followed are taken to hold it
+    over     a leg is done with: what its engine holds is what its events say
     ended    what the engine said it found is held against what was expected
 
-Invariant: every `sent` has its end (`Routed.over`), whatever became of the leg.
+Invariant: every `sent` has its `over`, whatever became of the leg.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from native._core import Index
 
 SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
+SETTLE_S = 0.5  # after its request's end: then the engine's events, which are late, are the truth
 
 
 class Trust(Protocol):
@@ -54,7 +56,7 @@ class Decisions:
         kv.ticket = kv.choice.start(now)
         kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
         if self._index is not None and engine.index_slot >= 0:
-            self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+            kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
 
     def first(self, ctx: Context) -> None:
         """The first output of a reply."""
@@ -70,6 +72,14 @@ class Decisions:
         if not kv.prompt.exact or self._trust.assumes(engine):
             holds = engine.capacity_tokens or engine.team.kv_tokens
             self._index.assume(engine.index_slot, kv.prompt, holds)
+
+    def over(self, kv: Routed, tokens: int) -> None:
+        """A leg has ended; `tokens` of its answer, -1 = not known."""
+        now = monotonic()
+        kv.over(now, tokens)
+        if self._index is not None and kv.prediction >= 0:
+            self._index.settle(kv.prediction, now + SETTLE_S)
+            kv.prediction = -1
 
     def ended(self, ctx: Context) -> None:
         """A request has ended."""

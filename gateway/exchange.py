@@ -112,7 +112,7 @@ class Exchange:
         if kv is None or kv.ticket is None:
             self._pipeline.ledger.give(engine.slot)
         else:
-            kv.over(monotonic(), tokens)
+            self._pipeline.decisions.over(kv, tokens)
 
     # ---- what the relay calls ----
 

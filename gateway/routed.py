@@ -39,8 +39,8 @@ REASONS = (
 class Routed:
     __slots__ = (
         "alone", "authorization", "body", "choice", "decide_s", "found", "group", "lora", "path",
-        "prompt", "reason", "salt", "scan", "sent", "session", "source", "ticket", "tokenize_s",
-        "tokens", "trust", "wishes",
+        "prediction", "prompt", "reason", "salt", "scan", "sent", "session", "source", "ticket",
+        "tokenize_s", "tokens", "trust", "wishes",
     )  # fmt: skip
 
     def __init__(self, path: bytes, group: Group, tokens: TokenSource) -> None:
@@ -63,6 +63,7 @@ class Routed:
         self.session = b""  # the key of its session, b"" = none
         self.wishes: Mapping[str, str | float] = {}  # policy headers
         self.choice: Choice | None = None
+        self.prediction = -1  # its number in the index, while a leg runs
         self.ticket: Ticket | None = None  # its charge in the ledger, while a leg runs
         self.trust: str = ""  # of the chosen engine, at the pick
 

@@ -99,11 +99,21 @@ class Index:
 
     def clear(self, slot: int) -> None:
         self.slots[slot] = Slot()
-        self.sent = [sent for sent in self.sent if sent[0] != slot]
+        self.forget(slot)
 
-    def predict(self, slot: int, prompt: Prompt, until: float) -> None:
-        """A prompt was sent; blocks are those of the size that is known by then."""
+    def forget(self, slot: int) -> None:
+        """What was sent to the engine has not come, or is gone: it said that it has nothing."""
+        self.sent = [(s, blocks, 0.0 if s == slot else until) for s, blocks, until in self.sent]
+
+    def predict(self, slot: int, prompt: Prompt, until: float) -> int:
+        """A prompt was sent; blocks are those of the size that is known by then. Its number."""
         self.sent.append((slot, prompt.blocks(self.slots[slot].size), until))
+        return len(self.sent) - 1
+
+    def settle(self, number: int, at: float) -> None:
+        """Its request is over: the engine's events say what is there."""
+        slot, blocks, until = self.sent[number]
+        self.sent[number] = slot, blocks, min(until, at)
 
     def match(self, prompt: Prompt, slot: int, now: float) -> dict[str, int]:
         """Tokens by tier, and `predicted` beyond them."""

@@ -196,8 +196,15 @@ impl Index {
     }
 
     /// A prompt was sent to an engine: for `ttl_s` seconds from `now` it counts as `predicted` there.
-    fn predict(&self, slot: usize, prompt: &Prompt, now: f64, ttl_s: f64) {
-        self.inner.predict(Self::slot(slot), &prompt.inner, now, ttl_s);
+    /// Returns the prediction's number.
+    fn predict(&self, slot: usize, prompt: &Prompt, now: f64, ttl_s: f64) -> u64 {
+        self.inner.predict(Self::slot(slot), &prompt.inner, now, ttl_s)
+    }
+
+    /// The request of a prediction is over: it counts until `at` at the latest. Later calls have later
+    /// times.
+    fn settle(&self, prediction: u64, at: f64) {
+        self.inner.settle(prediction, at);
     }
 
     /// A prompt was sent to an engine that announces nothing: it counts as `device` there until prompts

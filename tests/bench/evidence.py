@@ -1,7 +1,7 @@
 """Did a proxy find what the engines hold? From its own metrics, and from the engines that it chose.
 
-A proxy that reads no prompt, or whose index stays empty, is cheap: its figures are void. So each run
-with prompts has to show that nearly all of the documents that could be found were found.
+A proxy that reads no prompt, or whose index stays empty, is cheap: its figures are void. So each
+run with prompts has to show that nearly all of the documents that could be found were found.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ class Probe:
             time.sleep(0.1)
 
     def end(self, before: Metrics, replies: int) -> dict[str, Any]:
-        """What was found, as shares of what could be; `void` says why the run counts for nothing."""
+        """What was found, as shares of what could be; `void`: why the run counts for nothing."""
         after = metrics(self.url)
         grown = {key: value - before.get(key, 0.0) for key, value in after.items()}
         held = [json.loads(get(f"http://127.0.0.1:{p}/bench/held")) for p in self.engines]
         seen = {name: sum(one[name] for one in held) for name in held[0]}
         shared = seen["right"] + seen["wrong"]
         share, how = found_share(grown, seen)
-        result: dict[str, Any] = {"found": round(share, 3), "by": how, "right_engine": round(seen["right"] / max(shared, 1), 3)}
+        right = round(seen["right"] / max(shared, 1), 3)
+        result: dict[str, Any] = {"found": round(share, 3), "by": how, "right_engine": right}
         wanted = replies * (1 - 1 / prompts.NEW_EVERY)
         if abs(shared - wanted) > 0.02 * wanted + 64:
             result["void"] = f"{shared} prompts of documents reached the engines, not {wanted:.0f}"

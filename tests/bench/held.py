@@ -1,10 +1,10 @@
 """What a stand-in engine of the bench holds in its cache, and says of it as vLLM does.
 
 It publishes KV events on ZeroMQ, with a replay socket: first the blocks of every document of
-`prompts` that is this engine's, then, once a step, those that the requests it got would have filled,
-and that the oldest of them are gone. The blocks of a document carry its real token ids, so that a
-proxy can find them; those of what comes but once carry any. It also tokenises, as an engine does
-when asked. Nothing here costs the proxies anything but what they read.
+`prompts` that is this engine's, then, once a step, those that the requests it got would have
+filled, and that the oldest of them are gone. The blocks of a document carry its real token ids, so
+that a proxy can find them; those of what comes but once carry any. It also tokenises, as an engine
+does when asked. Nothing here costs the proxies anything but what they read.
 """
 
 from __future__ import annotations

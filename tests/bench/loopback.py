@@ -2,8 +2,9 @@
 """The real gateway in front of simulated engines, on recorded traffic, beside the simulator.
 
 `loopback.py --json -` prints one JSON line; a table goes to stderr. A slice of the Mooncake
-conversation trace, made 32 times smaller (see `scaled`), goes over HTTP to a gateway and 8 engines on
-a slowed or hastened clock, once per policy; the simulator gets the same slice and the same engines.
+conversation trace, made 32 times smaller (see `scaled`), goes over HTTP to a gateway and 8 engines
+on a slowed or hastened clock, once per policy; the simulator gets the same slice and the same
+engines (and, for kv_aware without events, a look into them: it has no such mode).
 
 - `serial`: one request at a time, which must find what was expected of it.
 - `policies`: goodput (share of requests within the SLO) and hit tokens, here and simulated, and how
@@ -18,7 +19,6 @@ conversation_trace.jsonl. `--traces`, or KVGATE_TRACES, names the folder.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -211,7 +211,8 @@ def table(line: dict[str, Any]) -> str:
         here, there = row["here"], row["simulated"]
         rows.append(
             f"{name:<20}{here['in_time']:>9.3f}{there['in_time']:>11.3f}{here['hit_tokens']:>12}"
-            f"{there['hit_tokens']:>11.0f}{here['ttft_mean_s']:>7.2f}s{there['ttft_mean_s']:>10.2f}s"
+            f"{there['hit_tokens']:>11.0f}{here['ttft_mean_s']:>7.2f}s"
+            f"{there['ttft_mean_s']:>10.2f}s"
             f"{here['cpu_share']:>7.2f}{here['engines_late_share']:>7.3f}"
         )
     for name in ("serial", "errors", "approximate", "agreement"):

@@ -46,7 +46,8 @@ def shared(number: int) -> int:
 @cache
 def document(number: int) -> str:
     known = pieces()
-    return f"Page {number}. " + " ".join(known[(number * PIECES + i) % len(known)] for i in range(PIECES))
+    parts = (known[(number * PIECES + i) % len(known)] for i in range(PIECES))
+    return f"Page {number}. " + " ".join(parts)
 
 
 def messages(number: int) -> bytes:

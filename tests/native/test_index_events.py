@@ -278,3 +278,15 @@ def test_at_the_limit_blocks_that_lookups_use_outlive_others() -> None:
     other = Engine(engine.index)
     other.send(stored(ids, SIZE))
     assert (other.device(ids), engine.device(hot)) == (len(ids), len(hot))
+
+
+def test_a_prediction_ends_with_its_request_and_with_what_the_engine_says(engine: Engine) -> None:
+    index, prompt = engine.index, Prompt.of_list(IDS)
+    number = index.predict(engine.slot, prompt, 0.0, 5.0)
+    index.settle(number, 1.5)
+    assert index.match(prompt, [engine.slot], 1.0)[0].predicted > 0
+    assert index.match(prompt, [engine.slot], 1.5)[0].predicted == 0
+    assert index.stats().predicted == 0
+    index.predict(engine.slot, prompt, 2.0, 5.0)
+    engine.send(kv_frames.AllBlocksCleared())
+    assert index.match(prompt, [engine.slot], 2.0)[0].total == 0

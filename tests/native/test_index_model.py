@@ -115,9 +115,11 @@ def test_the_index_is_its_model(data: st.DataObject) -> None:
     assert [index.add_engine() for _ in range(ENGINES)] == list(range(ENGINES))
     groups = [data.draw(st.sampled_from(GROUPS)) for _ in range(ENGINES)]
     now = 0.0
+    numbers: list[int] = []  # of predictions
     for _ in range(data.draw(st.integers(1, 14))):
         slot = data.draw(st.integers(0, ENGINES - 1))
-        action = data.draw(st.sampled_from(["events"] * 8 + ["clear", "predict", "assume", "wait"]))
+        others = ["clear", "predict", "settle", "assume", "wait"]
+        action = data.draw(st.sampled_from(["events"] * 8 + others))
         if action == "events":
             sent = [events(data, groups[slot]) for _ in range(data.draw(st.integers(1, 4)))]
             write = kv_frames.batch if data.draw(st.booleans()) else kv_frames.arrays
@@ -125,16 +127,23 @@ def test_the_index_is_its_model(data: st.DataObject) -> None:
             assert not applied.malformed
             for event in msgspec.to_builtins(sent):
                 model.slots[slot].engine.apply({"extra_keys": None, "group_idx": None} | event)
+                if event["type"] == "AllBlocksCleared":
+                    model.forget(slot)
         elif action == "clear":
             index.clear(slot)
             model.clear(slot)
         elif action == "wait":
             now += data.draw(st.sampled_from([1.0, 6.0]))
+        elif action == "settle":
+            if numbers:
+                at = data.draw(st.integers(0, len(numbers) - 1))
+                index.settle(numbers[at], now + 0.5)
+                model.settle(at, now + 0.5)
         else:
             ids, (lora, salt) = data.draw(token_lists()), data.draw(st.sampled_from(SCOPES))
             prompt, twin = Prompt.of_list(list(ids), lora, salt), (ids, lora, salt)
             if action == "predict":
-                index.predict(slot, prompt, now, 5.0)
+                numbers.append(index.predict(slot, prompt, now, 5.0))
                 model.predict(slot, reference_index.Prompt(*twin), now + 5.0)
             else:
                 room = data.draw(st.integers(0, 8 * reference_index.BLOCK_SIZE))

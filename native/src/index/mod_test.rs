@@ -68,7 +68,9 @@ fn no_message_breaks_the_index() {
         match random.below(100) {
             0 => index.clear(slot),
             1 => index.assume(slot, &Prompt::new(&prompt[..], 0, true), 1000),
-            2 => index.predict(slot, &Prompt::new(&prompt[..], 0, true), f64::from(round), 5.0),
+            2 => {
+                index.predict(slot, &Prompt::new(&prompt[..], 0, true), f64::from(round), 5.0);
+            }
             _ => {}
         }
         assert!(device(&index, slot, &prompt) < 96);

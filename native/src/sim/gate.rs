@@ -32,6 +32,8 @@ pub struct View {
 
 /// Seconds that a routing decision counts as an announcement.
 const PREDICTED_S: f64 = 5.0;
+/// Seconds after the end of its request that it still does.
+const SETTLED_S: f64 = 0.5;
 const INDEX_BYTES: usize = 1 << 30;
 
 /// One or several gateways. All of them hear the same events, so that one index will do.
@@ -43,6 +45,7 @@ pub struct Gate {
     payload: Vec<u8>,
     overlaps: Vec<Overlap>,
     stays: Vec<Option<(usize, Stay)>>,
+    predictions: Vec<u64>,
 }
 
 impl Gate {
@@ -74,7 +77,8 @@ impl Gate {
             return Err(format!("the index has room for {} engines, not {engines}", slots.len()));
         }
         let (payload, overlaps) = Default::default();
-        Ok(Self { teams, view, index, slots, payload, overlaps, stays: vec![None; rows] })
+        let (stays, predictions) = (vec![None; rows], vec![u64::MAX; rows]);
+        Ok(Self { teams, view, index, slots, payload, overlaps, stays, predictions })
     }
 
     /// Every engine's load, as each gateway sees it.
@@ -136,7 +140,8 @@ impl Router for Gate {
         self.stays[arrival.row] = stay.map(|stay| (arrival.gateway, stay));
         if self.view.events && arrival.shared.is_none() {
             let prompt = announce::prompt(arrival.trace, arrival.row);
-            self.index.predict(self.slots[at], &prompt, arrival.now_s, PREDICTED_S);
+            self.predictions[arrival.row] =
+                self.index.predict(self.slots[at], &prompt, arrival.now_s, PREDICTED_S);
         }
         at
     }
@@ -151,6 +156,7 @@ impl Router for Gate {
         if let Some((gateway, stay)) = self.stays[row].take() {
             let output = u64::from(trace.rows[row].output);
             let _ = self.teams[gateway].end(&stay, Some(now_s), output);
+            self.index.settle(self.predictions[row], now_s + SETTLED_S);
         }
     }
 

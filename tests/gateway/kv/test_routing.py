@@ -6,12 +6,15 @@ import asyncio
 import json
 import random
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from harness.kv import LANES, cached, chat, receipt, settled, until
 
 from engines.sim.tokens import WORDS
+from gateway.decisions import SIBLINGS_S
+from native._core import Prompt
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TOKENS = ("local", "remote")
@@ -239,3 +242,21 @@ async def test_siblings_of_a_burst_follow_each_other(fleet) -> None:  # type: ig
     seen = await ask(11)
     assert seen["engine"] == (await first)["engine"]
     assert "predicted=" in seen["tier"]
+
+
+async def test_what_was_sent_counts_until_its_request_is_over(fleet) -> None:  # type: ignore[no-untyped-def]
+    """After that the engine's events say what is there: of a refused request there is nothing."""
+    gw = await fleet(2)
+    for engine in gw.engines.values():
+        engine.faults(["status:code=503"])
+    reply = await gw.client.post(CHAT, json=chat(words(1, 300)))
+    assert reply.status_code == 503
+    index, sent = gw.app.table.index, monotonic()
+    assert index.stats().predicted > 0
+
+    def forgotten() -> bool:
+        index.match(Prompt.of_list([1]), [0], monotonic())
+        return bool(index.stats().predicted == 0)
+
+    await until(forgotten, "the prediction to end")
+    assert monotonic() < sent + SIBLINGS_S, "it ended by itself"
