@@ -260,14 +260,20 @@ impl Index {
 
     /// Tokens per block that the engine's events have; 0 if it has not said.
     pub fn block_size(&self, slot: u16) -> u32 {
-        let shared = self.shared.read();
-        let view = shared.views.get(slot as usize).filter(|view| view.told);
-        view.map_or(0, |view| view.block_size)
+        let views = &self.shared.read().views;
+        views.get(slot as usize).filter(|view| view.told).map_or(0, |view| view.block_size)
     }
 
     /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
     pub fn tokens(&self, slot: u16) -> u64 {
         self.shared.read().views.get(slot as usize).map_or(0, |view| view.tokens)
+    }
+
+    /// The same of several engines. Clears `out` first.
+    pub fn tokens_of(&self, slots: &[u16], out: &mut Vec<u64>) {
+        let views = &self.shared.read().views;
+        out.clear();
+        out.extend(slots.iter().map(|slot| views.get(*slot as usize).map_or(0, |v| v.tokens)));
     }
 
     /// Blocks an engine has said it has, in all its groups, and blocks of its that wait to be known.
