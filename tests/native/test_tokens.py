@@ -176,16 +176,6 @@ def test_what_one_library_cannot_the_other_does(tmp_path: Path) -> None:
     assert fast.stats()["failures"] == 0
 
 
-def test_a_file_that_changed_is_not_mixed_with_what_it_was(tmp_path: Path) -> None:
-    path = tokenizers.small("byte_level", tmp_path, model=lacking())
-    tokenizer = Tokenizer(path)
-    path.write_text(path.read_text() + "\n")
-    assert tokenizer.encode("hello")
-    with pytest.raises(ValueError, match="changed since it was loaded"):
-        tokenizer.encode("\x04")
-    assert tokenizer.stats()["failures"] == 1
-
-
 TURN = "<|im_start|>user\nturn {}: " + "some words " * 40 + "<|im_end|>\n"
 CONVERSATION = [TURN.format(i) for i in range(8)]
 

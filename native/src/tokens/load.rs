@@ -143,3 +143,46 @@ fn has_first_metaspace(pre_tokenizer: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: &str = r#"{"model": {"vocab": {"a": 0}}}"#;
+
+    fn file(name: &str, content: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("kvgate-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder for the test");
+        fs::write(folder.join("tokenizer.json"), content).expect("a file for the test");
+        folder
+    }
+
+    #[test]
+    fn a_file_that_changed_is_not_mixed_with_what_it_was() {
+        let folder = file("changed", MODEL);
+        let later = read(&folder).expect("it can be read").into_later();
+        assert_eq!(later.bytes().as_deref(), Ok(MODEL.as_bytes()));
+        fs::write(folder.join("tokenizer.json"), "{}").expect("a file for the test");
+        assert!(later.bytes().is_err_and(|error| error.contains("changed")));
+        fs::remove_dir_all(folder).expect("the folder of the test");
+        assert!(later.bytes().is_err());
+    }
+
+    #[test]
+    fn truncation_and_padding_are_off_and_ids_those_of_the_vocabulary() {
+        let json = r#"{"truncation": {"max_length": 5}, "padding": {}, "normalizer": null,
+            "added_tokens": [{"id": 9, "content": "a", "special": true, "normalized": true},
+                             {"id": 7, "content": "<b>", "normalized": false}],
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}]},
+            "model": {"vocab": {"a": 0}}}"#;
+        let folder = file("steps", json);
+        let source = read(&folder.join("tokenizer.json")).expect("it can be read");
+        fs::remove_dir_all(folder).expect("the folder of the test");
+        assert!(source.json["truncation"].is_null() && source.json["padding"].is_null());
+        let ids: Vec<u32> = source.added.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, [0, 1]);
+        assert_eq!(source.json["added_tokens"][1]["id"], 1);
+        assert!(source.identity && source.mixed && source.first_differs);
+    }
+}

@@ -89,7 +89,9 @@ impl Tokenizer {
         }
         let cache_bytes = if choice == Choice::Whole { 0 } else { cache_bytes };
         let later = source.into_later();
-        if fast.is_none() {
+        let whole = fast.as_ref().is_some_and(|fast| fast.encode(&every_byte(), false).is_ok());
+        if !whole {
+            // It will be needed, and then there is no time to load it.
             let loaded = Reference::load(&later).map_err(|error| {
                 let refused = refused.as_deref().unwrap_or_default();
                 format!("no library loads it: tokenizers: {error}; fastokens: {refused}")
@@ -116,6 +118,7 @@ impl Tokenizer {
         if choice != Choice::Whole {
             tokenizer.affixes = tokenizer.find_affixes();
         }
+        give_back();
         Ok(tokenizer)
     }
 
@@ -294,7 +297,36 @@ impl Tokenizer {
     }
 }
 
+/// A text in which every byte occurs that may occur in one.
+fn every_byte() -> String {
+    let planes = (0x1000..0x11_0000).step_by(0x1000);
+    (0..0x900).chain(planes).filter_map(char::from_u32).collect()
+}
+
+/// Returns to the system what reading the file took: several times its size.
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it only releases free memory at the end of the allocator's arenas.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Ids that `text` may have: about one per three bytes.
 fn capacity(text: &str) -> usize {
     text.len() / 3 + 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_text_is_probed() {
+        let text = every_byte();
+        let missing =
+            (0..=255u8).filter(|byte| !text.as_bytes().contains(byte)).collect::<Vec<_>>();
+        let never: Vec<u8> = [0xc0, 0xc1].into_iter().chain(0xf5..=0xff).collect();
+        assert_eq!(missing, never);
+    }
 }
