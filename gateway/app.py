@@ -43,7 +43,7 @@ from gateway.responses import ResponseMap
 from gateway.server import Listener
 from gateway.sockets import Wanted
 from gateway.status import Life, Status
-from gateway.tokens import TokenSources
+from gateway.tokens import TokenSource, TokenSources
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
 from native._core import Index
@@ -186,6 +186,7 @@ def build(
     discovery = Discovery(table, control, caches.hear)
     caches.again = discovery.again
     inquiry = Inquiry(table, control, partial(hear, table))
+    tokens.changed = partial(_believe, table, caches)
     decisions = Decisions(table.index, caches, memory.kv)
     recorder = Recorder(gatehouse, stats, responses, decisions)
     pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
@@ -215,6 +216,13 @@ def build(
     relay.body_budget.limit = config.body_buffer_total
     relay.client_limit.limit = config.worker_connections
     return app
+
+
+def _believe(table: EngineTable, caches: Caches, upstream: str, source: TokenSource) -> None:
+    """Events name blocks by token ids: without these they tell nothing."""
+    group = table.groups.get(upstream)
+    for engine in () if group is None else group.engines:
+        caches.tokens(engine, source.state != "bytes", source.why)
 
 
 def draft(config: Config, memory: Memory) -> tuple[Wanted, ...]:

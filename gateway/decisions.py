@@ -88,6 +88,10 @@ class Decisions:
         if leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
-        if cached >= 0 and kv.comparable:
+        # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
+        # something else than lay there when it was sent: that says nothing of the events.
+        row = None if kv.choice is None else kv.choice.row
+        at_once = row is not None and not row.waiting and not row.predicted
+        if cached >= 0 and kv.comparable and at_once:
             engine = ctx.attempts[-1].engine
             self._trust.observe(engine, kv.matched, cached, monotonic())

@@ -220,7 +220,7 @@ class EngineTable:
             )
             for engine in engines:
                 if self.index is not None and conf.kv.aware and engine.index_slot < 0:
-                    engine.index_slot = self.index.add_engine()
+                    engine.index_slot = self.index.add_engine(conf.kv.block_size)
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
             former = self.groups.get(conf.name)
             groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)

@@ -124,8 +124,11 @@ pub struct Scored {
     slots: Vec<u16>,
 }
 
+/// What the index says of each engine: tokens of the prompt, and all tokens it knows there.
+type Known = (Vec<Overlap>, Vec<u64>);
+
 thread_local! {
-    static OVERLAPS: RefCell<Vec<Overlap>> = const { RefCell::new(Vec::new()) };
+    static KNOWN: RefCell<Known> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 impl Scored {
@@ -150,15 +153,20 @@ impl Scored {
         }
         let question =
             Question { tokens: prompt.inner.tokens(), now_s, eligible, adapters, ask: inner };
-        let rows = OVERLAPS.with_borrow_mut(|overlaps| {
+        let rows = KNOWN.with_borrow_mut(|(overlaps, held)| {
             match &self.index {
-                Some(index) => index.lookup(&prompt.inner, &self.slots, now_s, overlaps),
+                Some(index) => {
+                    index.lookup(&prompt.inner, &self.slots, now_s, overlaps);
+                    index.tokens_of(&self.slots, held);
+                }
                 None => {
                     overlaps.clear();
                     overlaps.resize(engines, Overlap::default());
+                    held.clear();
+                    held.resize(engines, 0);
                 }
             }
-            self.team.rows(&question, |place| (overlaps[place], 0))
+            self.team.rows(&question, |place| (overlaps[place], held[place]))
         });
         Ok((rows, inner))
     }

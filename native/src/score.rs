@@ -110,7 +110,7 @@ impl Team {
     }
 
     /// Every engine's row. `known(place)`: what it has of the prompt, and all KV tokens known to be
-    /// there; 0 = nothing is known.
+    /// there; 0 = nothing is known, the largest number = its memory has no end.
     pub fn rows(&self, question: &Question, known: impl Fn(usize) -> (Overlap, u64)) -> Vec<Row> {
         let mut rows = Vec::with_capacity(self.seats.len());
         let mut engines = Vec::with_capacity(self.seats.len());
@@ -119,7 +119,8 @@ impl Team {
             let filter = self.filter(place, question, &load);
             let (overlap, held) = known(place);
             let missing = (question.tokens as u64).saturating_sub(u64::from(overlap.total()));
-            let has_room = held > 0 && held + missing <= seat.engine.capacity;
+            let full = held.saturating_add(missing) > seat.engine.capacity;
+            let has_room = held == u64::MAX || (held > 0 && !full);
             rows.push(Row { overlap, load, filter, has_room, ..Row::default() });
             engines.push(seat.real());
         }

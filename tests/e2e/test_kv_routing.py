@@ -40,15 +40,16 @@ http {{
     }}
     expose_receipt on;
     server {{ listen 127.0.0.1:{express}; location / {{ proxy_pass http://aware; }} }}
-    server {{ listen 127.0.0.1:{starlette}; express off; location / {{ proxy_pass http://aware; }} }}
+    server {{
+        listen 127.0.0.1:{starlette}; express off;
+        location / {{ proxy_pass http://aware; }}
+    }}
     server {{ listen 127.0.0.1:{robin}; location / {{ proxy_pass http://blind; }} }}
     server {{ listen unix:{admin}; location / {{ admin; }} }}
 }}
 """
-WORDS = (
-    "river stone market engine window garden letter bridge winter paper orange signal "
-    "harbour candle forest mirror station copper village summer planet button valley music"
-).split()
+WORDS = """river stone market engine window garden letter bridge winter paper orange signal
+harbour candle forest mirror station copper village summer planet button valley music""".split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,18 +189,6 @@ impl Index {
         Applied { header, counts: out.counts, session }
     }
 
-    /// A prompt was sent to an engine: until `ttl` seconds from `now` it counts as there. Its number.
-    pub fn predict(&self, slot: u16, prompt: &Prompt, now: f64, ttl: f64) -> u64 {
-        let size = self.shared.read().views.get(slot as usize).map_or(0, |view| view.block_size);
-        let chain = if size > 0 { prompt.hashes(size as usize) } else { &[] };
-        lock(&self.recent).push(slot, chain, now, now + ttl)
-    }
-
-    /// The request of a prediction is over: the engine's events are the truth from `at` on.
-    pub fn settle(&self, prediction: u64, at: f64) {
-        lock(&self.recent).settle(prediction, at);
-    }
-
     /// A prompt was sent to an engine that announces nothing: it counts as being there until the engine
     /// has room for so many tokens no more.
     pub fn assume(&self, slot: u16, prompt: &Prompt, capacity_tokens: usize) {
@@ -266,14 +254,20 @@ impl Index {
 
     /// Tokens per block that the engine's events have; 0 if it has not said.
     pub fn block_size(&self, slot: u16) -> u32 {
-        let shared = self.shared.read();
-        let view = shared.views.get(slot as usize).filter(|view| view.told);
-        view.map_or(0, |view| view.block_size)
+        let views = &self.shared.read().views;
+        views.get(slot as usize).filter(|view| view.told).map_or(0, |view| view.block_size)
     }
 
     /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
     pub fn tokens(&self, slot: u16) -> u64 {
         self.shared.read().views.get(slot as usize).map_or(0, |view| view.tokens)
+    }
+
+    /// The same of several engines. Clears `out` first.
+    pub fn tokens_of(&self, slots: &[u16], out: &mut Vec<u64>) {
+        let views = &self.shared.read().views;
+        out.clear();
+        out.extend(slots.iter().map(|slot| views.get(*slot as usize).map_or(0, |v| v.tokens)));
     }
 
     /// Blocks an engine has said it has, in all its groups, and blocks of its that wait to be known.

@@ -125,8 +125,16 @@ impl Router for Gate {
             adapters: None,
             ask,
         };
-        let endless = u64::from(arrival.shared.is_some());
-        let rows = team.rows(&question, |at| (self.overlaps[at], endless));
+        let block = u64::from(arrival.trace.block);
+        let rows = team.rows(&question, |at| {
+            let held = match arrival.shared {
+                // An endless cache has room for anything.
+                Some(_) => u64::MAX,
+                None if self.view.events => self.index.tokens(self.slots[at]) * block,
+                None => arrival.engines[at].cache.resident(),
+            };
+            (self.overlaps[at], held)
+        });
         let at = cost::cheapest(&rows, arrival.seed).unwrap_or(0);
         let stay = team.start(at, &rows[at], tokens, &ask, arrival.now_s).ok().flatten();
         self.stays[arrival.row] = stay.map(|stay| (arrival.gateway, stay));
