@@ -48,8 +48,11 @@ http {{
     server {{ listen unix:{admin}; location / {{ admin; }} }}
 }}
 """
-WORDS = """river stone market engine window garden letter bridge winter paper orange signal
-harbour candle forest mirror station copper village summer planet button valley music""".split()
+WORDS = (
+    "river", "stone", "market", "engine", "window", "garden", "letter", "bridge", "winter",
+    "paper", "orange", "signal", "harbour", "candle", "forest", "mirror", "station", "copper",
+    "village", "summer", "planet", "button", "valley", "music",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

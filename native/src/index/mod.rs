@@ -189,18 +189,6 @@ impl Index {
         Applied { header, counts: out.counts, session }
     }
 
-    /// A prompt was sent to an engine: until `ttl` seconds from `now` it counts as there. Its number.
-    pub fn predict(&self, slot: u16, prompt: &Prompt, now: f64, ttl: f64) -> u64 {
-        let size = self.shared.read().views.get(slot as usize).map_or(0, |view| view.block_size);
-        let chain = if size > 0 { prompt.hashes(size as usize) } else { &[] };
-        lock(&self.recent).push(slot, chain, now, now + ttl)
-    }
-
-    /// The request of a prediction is over: the engine's events are the truth from `at` on.
-    pub fn settle(&self, prediction: u64, at: f64) {
-        lock(&self.recent).settle(prediction, at);
-    }
-
     /// A prompt was sent to an engine that announces nothing: it counts as being there until the engine
     /// has room for so many tokens no more.
     pub fn assume(&self, slot: u16, prompt: &Prompt, capacity_tokens: usize) {

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 
 use super::spread::SpreadMap;
+use super::{lock, Index};
+use crate::prompt::Prompt;
 
 /// Blocks kept, prompts that share them counted again.
 const BLOCKS_MAX: usize = 1 << 18;
@@ -222,6 +224,20 @@ impl Recent {
             }
             found(slot, high);
         }
+    }
+}
+
+impl Index {
+    /// A prompt was sent to an engine: until `ttl` seconds from `now` it counts as there. Its number.
+    pub fn predict(&self, slot: u16, prompt: &Prompt, now: f64, ttl: f64) -> u64 {
+        let size = self.shared.read().views.get(slot as usize).map_or(0, |view| view.block_size);
+        let chain = if size > 0 { prompt.hashes(size as usize) } else { &[] };
+        lock(&self.recent).push(slot, chain, now, now + ttl)
+    }
+
+    /// The request of a prediction is over: the engine's events are the truth from `at` on.
+    pub fn settle(&self, prediction: u64, at: f64) {
+        lock(&self.recent).settle(prediction, at);
     }
 }
 
