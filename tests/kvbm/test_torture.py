@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from harness.blocks import Engine, name
+from harness.blocks import Daemon, Engine, name
 from harness.waiting import until
 
 LOOPS = int(os.environ.get("KVBM_TORTURE_LOOPS", "6"))
@@ -33,35 +30,6 @@ POINTS = (
     "snapshot.replaced",
     "sync.journal",
 )
-
-
-class Daemon:
-    """A core in a child process."""
-
-    def __init__(self, root: Path, capacity: int, points: str) -> None:
-        arguments = (str(root / "kvbm.sock"), str(root / "disk"), str(capacity), points)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.kvbm_child", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'tests'}"},
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().split()
-        # It may die while it opens the store, at a named place; then it says nothing.
-        self.ready_s = float(said[1]) if said else None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 class Ledger:
