@@ -1,7 +1,7 @@
 """`kill -9` of the whole daemon, at any time and at named places, while an engine works with it.
 
 What was acknowledged to the engine is there and right afterwards; nothing else ever appears.
-`KVBM_TORTURE_LOOPS=200 pytest tests/kvbm/test_torture.py` for a long one.
+`KVBM_TORTURE_LOOPS=200 KVBM_TORTURE_SEED_BASE=7 pytest tests/kvbm/test_torture.py` for a long one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from harness.blocks import Daemon, Engine, name
 from harness.waiting import until
 
 LOOPS = int(os.environ.get("KVBM_TORTURE_LOOPS", "6"))
+SEED = int(os.environ.get("KVBM_TORTURE_SEED_BASE", "1"))
 READY_S = 5.0
 BATCH = 4
 POINTS = (
@@ -103,8 +104,8 @@ def torture(root: Path, capacity: int, seed: int) -> None:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    torture(tmp_path, 1 << 30, 1)
+    torture(tmp_path, 1 << 30, SEED)
 
 
 def test_nothing_is_wrong_while_old_blocks_are_evicted(tmp_path: Path) -> None:
-    torture(tmp_path, 8 << 20, 2)
+    torture(tmp_path, 8 << 20, 1000 + SEED)
