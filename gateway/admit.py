@@ -76,8 +76,10 @@ def body_limit(plan: Plan, path: bytes, content_type: bytes) -> int:
 
 
 def reads_body(plan: Plan, path: bytes) -> bool:
-    """Whether routing or the rules against strangers need the JSON of the body."""
-    if not plan.trust or plan.by_model:
+    """Whether routing, a cache scope or the rules against strangers need the JSON of the body."""
+    if not plan.trust or plan.by_model or plan.scoped:
         return True
     assert plan.catalog is not None
+    if plan.catalog.aware:
+        return True
     return bool(plan.catalog.names) or path.startswith(b"/v1/responses")

@@ -5,6 +5,7 @@
     /kvgate/status   JSON                                   `admin` locations
     /kvgate/upstreams              GET: JSON                `admin` locations
     /kvgate/upstreams/NAME/servers POST: a run-time change  `admin` locations
+    /kvgate/explain                POST: a decision         `admin` locations
     any path         Prometheus' text format                `metrics` locations
     any other        the pipeline                           `proxy_pass` locations
 
@@ -14,7 +15,6 @@ another site's page; whatever is answered here is recorded once, as everything e
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
@@ -30,8 +30,10 @@ from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import errors
+from gateway.admin_access import CLIENT, admin_refusal
 from gateway.admit import denied
 from gateway.context import OWN_PATHS
+from gateway.explain import Explainer
 from gateway.orders import Answer
 from native.relay import AsgiClient
 
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 Ask = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 PLAN = "kvgate.plan"
-CLIENT = "kvgate.client"
 REQUEST = "kvgate.request"
 
 
@@ -56,6 +57,9 @@ class Api:
         self, pipeline: Pipeline, status: Status, metrics: CollectorRegistry, ask: Ask | None
     ) -> None:
         self._pipeline = pipeline
+        self._explainer = Explainer(
+            pipeline.table, pipeline.models, pipeline.tokens, pipeline.decisions
+        )
         self._status = status
         self._metrics = metrics
         self._ask = ask
@@ -68,6 +72,7 @@ class Api:
             Route("/kvgate/status", self.status),
             Route("/kvgate/upstreams", self.upstreams),
             Route("/kvgate/upstreams/{name}/servers", self.change, methods=["POST"]),
+            Route("/kvgate/explain", self.explain, methods=["POST"]),
             Route("/{path:path}", Rest(self)),
         ]
 
@@ -88,6 +93,18 @@ class Api:
     async def upstreams(self, request: Request) -> Response:
         return _refusal(request) or _json(self._status.upstreams())
 
+    async def explain(self, request: Request) -> Response:
+        """`{"request": {...}, "path": "/v1/...", "upstream": NAME, "headers": {...}}`: where it
+        would go, and why.
+        """
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            return _json(await self._explainer.document(_object(await request.body())))
+        except errors.GatewayError as error:
+            return _error(error)
+
     async def change(self, request: Request) -> Response:
         """`{"action": "add|remove|drain|ready|down", "server": "HOST:PORT", "params": {...}}`;
         answers when every worker has made the change.
@@ -96,11 +113,9 @@ class Api:
         if refusal is not None:
             return refusal
         try:
-            change = orjson.loads(await request.body())
-        except ValueError as error:
-            return _error(errors.InvalidJson(what=str(error)))
-        if not isinstance(change, dict):
-            return _error(errors.InvalidJson(what="a change is a JSON object"))
+            change = _object(await request.body())
+        except errors.InvalidJson as error:
+            return _error(error)
         if self._ask is None:
             return _error(errors.BadRequest(what="this process has no master"))
         answer = await self._ask({**change, "upstream": request.path_params["name"]})
@@ -230,22 +245,6 @@ async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
         await response(scope, receive, send)
 
 
-def admin_refusal(request: Request, token: str) -> errors.GatewayError | None:
-    """Why an admin request is not served, or None. Pure but for the request."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
-    client = request.scope.get("extensions", {}).get(CLIENT)
-    if client is not None and client.listener.unix_path:
-        return None
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if token and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
-        return None
-    return errors.Unauthorized()
-
-
 def build(
     pipeline: Pipeline,
     status: Status,
@@ -256,6 +255,17 @@ def build(
     """The ASGI application. `ask` takes changes of upstreams to the master."""
     api = Api(pipeline, status, metrics, ask)
     return Recorded(Application(routes=api.routes(), lifespan=lifespan), pipeline)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Raises InvalidJson."""
+    try:
+        value = orjson.loads(body)
+    except ValueError as error:
+        raise errors.InvalidJson(what=str(error)) from None
+    if not isinstance(value, dict):
+        raise errors.InvalidJson(what="it must be a JSON object")
+    return value
 
 
 def _json(value: object, status: int = 200) -> Response:

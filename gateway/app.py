@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -18,13 +20,20 @@ from starlette.applications import Starlette
 
 from gateway import api, fronts, tls
 from gateway.admit import Gatehouse
+from gateway.caches import Caches
 from gateway.conf.model import Config, Server
+from gateway.decisions import Decisions
+from gateway.discovery import Discovery
+from gateway.engine_tokens import EngineTokens
 from gateway.engines import EngineTable
 from gateway.fronts import Front
 from gateway.health import Health
+from gateway.inquiry import Inquiry, hear
 from gateway.logs import Writer, check_log, log, open_error_log
 from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
+from gateway.metrics_events import EventCollector
+from gateway.metrics_kv import KvCollector
 from gateway.models import Models
 from gateway.orders import Address
 from gateway.pipeline import Pipeline
@@ -34,8 +43,10 @@ from gateway.responses import ResponseMap
 from gateway.server import Listener
 from gateway.sockets import Wanted
 from gateway.status import Life, Status
+from gateway.tokens import TokenSource, TokenSources
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
+from native._core import Index
 
 
 @dataclass(slots=True)
@@ -59,6 +70,9 @@ class App:
     table: EngineTable
     health: Health
     models: Models
+    caches: Caches
+    discovery: Discovery
+    inquiry: Inquiry
     control: ControlPlane
     writer: Writer
     life: Life
@@ -77,13 +91,21 @@ class App:
         gc.set_threshold(50_000, 20, 100)
         if self.alone:
             self.health.sync()
+            self.discovery.sync()
+            self.inquiry.sync()
             self.models.start()
         else:
             self.pulse.start()
+        self.pipeline.tokens.start()
+        self.caches.start()
 
     async def stop(self) -> None:
         self.pulse.stop()
+        await self.pipeline.tokens.close()
         await self.health.close()
+        await self.discovery.close()
+        await self.inquiry.close()
+        self.caches.close()
         await self.models.close()
         await self.control.close()
         self.table.close()
@@ -113,6 +135,8 @@ class App:
                 listener.ssl_context = contexts[address]
         self.control.adopt(fronts.ways(config))
         self.models.adopt(compiled.catalogs)
+        self.pipeline.tokens.sync()
+        self.caches.apply()
         self._settle(config)
         self.writer.keep(compiled.sinks())
         self.writer.reopen()
@@ -128,6 +152,8 @@ class App:
         self.asgi.listener = self.listeners[0] if self.by_address else None
         if self.alone:
             self.health.sync()
+            self.discovery.sync()
+            self.inquiry.sync()
         else:
             self.pulse.look(monotonic(), again=True)
 
@@ -144,7 +170,7 @@ def build(
     alone = memory is None
     memory = memory or Memory()
     upstream_tls = tls_context()
-    table = EngineTable(memory.ledger, upstream_tls)
+    table = EngineTable(memory.ledger, upstream_tls, Index(config.kv_index_bytes))
     table.apply(config.upstreams.values(), fronts.schemes(config), monotonic())
     stats, writer, life = memory.stats, Writer(), Life()
     compiled = fronts.build(config, table, stats, writer, memory.zones)
@@ -154,10 +180,22 @@ def build(
     models.catalogs = compiled.catalogs
     gatehouse, responses = Gatehouse(config.worker_connections), ResponseMap()
     pulse = Pulse(memory, table, gatehouse, writer, responses)
-    recorder = Recorder(gatehouse, stats, responses)
-    pipeline = Pipeline(table, models, gatehouse, stats, responses, recorder)
-    status = Status(table, stats, life, pulse.say)
-    metrics = registry(KvgateCollector(stats, table, pulse.say))
+    tokens = TokenSources(table, EngineTokens(control), models, os.environ)
+    tokens.sync()
+    caches = Caches(table, memory.trust, memory.events)
+    discovery = Discovery(table, control, caches.hear)
+    caches.again = discovery.again
+    inquiry = Inquiry(table, control, partial(hear, table))
+    tokens.changed = partial(_believe, table, caches)
+    decisions = Decisions(table.index, caches, memory.kv)
+    recorder = Recorder(gatehouse, stats, responses, decisions)
+    pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
+    status = Status(table, stats, life, pulse.say, tokens, caches)
+    metrics = registry(
+        KvgateCollector(stats, table, pulse.say),
+        KvCollector(memory.kv, tokens),
+        EventCollector(memory.events, caches, table),
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -171,13 +209,20 @@ def build(
     listeners = {address: _listener(front) for address, front in compiled.by_address.items()}
     app = App(
         config, memory, pipeline, asgi, listeners, table,
-        health, models, control, writer, life, pulse, alone,
+        health, models, caches, discovery, inquiry, control, writer, life, pulse, alone,
     )  # fmt: skip
     life.listeners = tuple(listener.tag for listener in app.listeners)
     asgi.listener = app.listeners[0] if listeners else None
     relay.body_budget.limit = config.body_buffer_total
     relay.client_limit.limit = config.worker_connections
     return app
+
+
+def _believe(table: EngineTable, caches: Caches, upstream: str, source: TokenSource) -> None:
+    """Events name blocks by token ids: without these they tell nothing."""
+    group = table.groups.get(upstream)
+    for engine in () if group is None else group.engines:
+        caches.tokens(engine, source.state != "bytes", source.why)
 
 
 def draft(config: Config, memory: Memory) -> tuple[Wanted, ...]:

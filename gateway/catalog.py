@@ -37,10 +37,11 @@ class Named:
 class Catalog:
     """The names of one upstream or of several."""
 
-    __slots__ = ("_declared", "_learnt", "_open", "groups", "names")
+    __slots__ = ("_declared", "_learnt", "_open", "aware", "groups", "names")
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.groups = tuple(groups)
+        self.aware = any(group.conf.kv.aware for group in self.groups)  # of prompts
         self.names: dict[str, Named] = {}
         self._declared: dict[str, Named] = {}
         self._learnt: dict[str, dict[str, Named]] = {}

@@ -18,10 +18,12 @@ from gateway.app import draft
 from gateway.channel import DESCRIPTORS_MAX
 from gateway.conf.errors import ConfigErrors
 from gateway.conf.model import Config
+from gateway.facts import Facts
 from gateway.identity import entrust_logs
 from gateway.ledger import Key
 from gateway.logs import NOTICE, log, open_error_log
-from gateway.orders import Address, Answer, Apply, News, Responses, Sockets, State
+from gateway.orders import Address, Answer, Apply, Ask, News, Responses, Sockets, State
+from gateway.sources import Found
 
 if TYPE_CHECKING:
     from gateway.children import Child
@@ -73,6 +75,18 @@ class Changes:
                 self._master.dismiss(child)
             case {"health": {"upstream": str(upstream), "address": str(address), "why": str(why)}}:
                 self._learn(child, News(whys={(upstream, address): why}))
+            case {"sources": {"upstream": str(upstream), "server": str(server), "found": dict(f)}}:
+                found = Found.of_json(f)
+                if found is not None:
+                    self._learn(child, News(sources={(upstream, server): found}))
+            case {"facts": {"upstream": str(upstream), "server": str(server), "facts": dict(f)}}:
+                facts = Facts.of_json(f)
+                if facts is not None:
+                    self._learn(child, News(facts={(upstream, server): facts}))
+            case {"ask": {"upstream": str(upstream), "server": str(server)}}:
+                monitor = self._master.children.at(-1)
+                if monitor is not None:
+                    monitor.order(Ask(upstream, server))
             case {"models": {"upstream": str(upstream), "cards": list(cards)}}:
                 self._learn(child, News(cards={upstream: cards}))
             case {"responses": list(rows)} if all(_is_row(row) for row in rows):
@@ -88,12 +102,11 @@ class Changes:
 
     def _learn(self, teller: Child, news: News) -> None:
         """Kept for those who are born later, and passed on to the workers there are."""
-        whys = {k: why for k, why in news.whys.items() if k in self._present()}
-        cards = {name: c for name, c in news.cards.items() if name in self.config.upstreams}
-        self.news = News({**self.news.whys, **whys}, {**self.news.cards, **cards})
+        news = news.of(self.config)
+        self.news = self.news.plus(news)
         for child in self._master.children.workers:
             if child is not teller:
-                child.order(News(whys, cards))
+                child.order(news)
 
     def forget(self, child: Child) -> None:
         """It has ended."""
@@ -236,10 +249,7 @@ class Changes:
         present = self._present()
         self._swept = not self._master.memory.ledger.sweep(present)
         self._master.memory.stats.sweep(fronts.series(self.config))
-        self.news = News(
-            {key: why for key, why in self.news.whys.items() if key in present},
-            {name: c for name, c in self.news.cards.items() if name in self.config.upstreams},
-        )
+        self.news = self.news.of(self.config)
 
     def announce(self) -> None:
         """Tells every worker how the whole gateway is."""

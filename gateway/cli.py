@@ -29,6 +29,9 @@ _COMMANDS = {
     ("sim",): ("engines.sim.cli", "run a simulated vLLM server"),
     ("engine", "vllm"): ("engines.vllm.cli", "print or run a vLLM command line"),
     ("upstream",): ("gateway.cli_upstream", "add, remove, drain, ready or down an engine"),
+    ("explain",): ("gateway.cli_explain", "say where a request would go, and why"),
+    ("simulate",): ("gateway.cli_simulate", "replay recorded traffic, policy by policy"),
+    ("calibrate",): ("gateway.cli_calibrate", "measure an engine, print its profile line"),
     ("demo",): ("gateway.demo", "two engines, the gateway and a few questions"),
 }
 

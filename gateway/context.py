@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.engines import Group
     from gateway.errors import GatewayError
     from gateway.plan import Plan
+    from gateway.routed import Routed
     from native._core import Limiter, Scan
     from native.relay import Client, Edits, Leg, Request
 
@@ -53,6 +54,7 @@ class Context:
         "held",
         "how",
         "inside",
+        "kv",
         "lane",
         "leg",
         "made",
@@ -64,6 +66,7 @@ class Context:
         "policy",
         "request",
         "request_id",
+        "salt",
         "scan",
         "sent",
         "status",
@@ -115,7 +118,10 @@ class Context:
         self.target = b""
         self.body: bytes | None = None  # what the engine gets
         self.edits: Edits | None = None
+        self.salt: str | None = None  # of its cache scope
         self.stripped = 0  # fields and headers that a stranger must not set
+        # prompt
+        self.kv: Routed | None = None  # only where the prompt decides
         # pick
         self.pinned: Engine | None = None  # the only engine that can answer
         self.engine: Engine | None = None

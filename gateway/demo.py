@@ -1,4 +1,4 @@
-"""`kvgate demo`: two engines, a configuration, the gateway, and a few questions through it.
+"""`kvgate demo`: two engines, a configuration, the gateway, and two conversations through it.
 
 Everything runs on loopback and in one temporary folder, and is stopped at the end, also after
 Ctrl-C or TERM. The engines are simulated, or stock vLLM on the CPU with SmolLM2-135M-Instruct from
@@ -24,7 +24,7 @@ from types import FrameType
 import httpx
 
 from engines.vllm.launch import ChildServer, LaunchError
-from engines.vllm.spec import Command, Cpu, EngineSpec, command
+from engines.vllm.spec import Command, Cpu, EngineSpec, KvEvents, command
 from gateway.demo_chat import CHAT, ask, body
 
 ALIAS = "gpt-4o-mini"
@@ -40,12 +40,13 @@ http {{
     upstream {name} {{
         model {model} alias={alias};
 {servers}
+        kv_aware;
     }}
     server {{
         listen 127.0.0.1:{port};
         location / {{
             proxy_pass http://{name};
-            add_header X-Engine $upstream_addr always;
+            expose_receipt on;
         }}
     }}
     server {{
@@ -151,7 +152,8 @@ def write_config(stage: Stage) -> None:
 
 
 def _keep(stage: Stage, gateway: ChildServer) -> None:
-    request = json.dumps(body(stage.model, "Tell me a story.", stream=True))
+    story = [{"role": "user", "content": "Tell me a story."}]
+    request = json.dumps(body(stage.model, story, stream=True))
     print(
         f"""running until Ctrl-C; try
 
@@ -191,7 +193,9 @@ def _gateway_port(wanted: int | None, other: int) -> int:
 
 def _sim(port: int) -> Command:
     argv = (sys.executable, "-m", "engines.sim", "--port", str(port), "--served-model-name", "sim")
-    return Command((*argv, "--profile", PROFILE), ())
+    events = {"enable_kv_cache_events": True, "endpoint": "tcp://*:0"}
+    more = ("--kv-events-config", json.dumps(events), "--enable-prompt-tokens-details")
+    return Command((*argv, "--profile", PROFILE, *more), ())
 
 
 def _vllm(port: int) -> Command:
@@ -210,6 +214,7 @@ def _vllm(port: int) -> Command:
             block_size=32,
             max_model_len=2048,
             cpu=Cpu(kv_bytes=128 << 20),
+            events=KvEvents(endpoint="tcp://*:0", replay="tcp://*:0"),
             offline=True,
             executable=str(program),
         )

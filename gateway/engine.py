@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.conf.model import EngineLine, Upstream
 from gateway.marks import Marks
+from gateway.trust import Trust
 from native.relay import Pool
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ TLS_POOLS_MAX = 64  # kinds of TLS connections to one engine
 
 
 class Engine:
-    """One vLLM server. `slot` is its handle in the ledger."""
+    """One vLLM server, or one rank of it. `slot` is its handle in the ledger."""
 
     __slots__ = (
-        "address", "checked", "gone", "healthy", "host", "line", "marks", "opened", "past", "place",
-        "pools", "slot", "team", "tls_pools", "upstream", "why",
+        "address", "capacity_tokens", "checked", "context_tokens", "gone", "healthy", "host",
+        "index_slot", "label", "line", "marks", "models", "opened", "past", "place", "pools",
+        "slot", "team", "tls_pools", "trust", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -33,7 +35,8 @@ class Engine:
         self.upstream = upstream
         self.line = line
         self.address = line.address
-        self.host = b"localhost" if line.unix_path else line.address.encode()
+        self.host = b"localhost" if line.unix_path else line.server.encode()
+        self.label = self.host + (b"" if line.rank < 0 else b"#%d" % line.rank)  # for receipts
         self.slot = slot
         self.marks = Marks(line.max_fails, line.fail_timeout_s)
         self.healthy = True  # by active checks
@@ -44,6 +47,11 @@ class Engine:
         self.past = (0, 0, 0)  # what closed pools had opened, reused, failed to open
         self.opened = (0, 0, 0)  # the same over all pools, as last told to the shared memory
         self.tls_pools: dict[tuple[SSLContext, str], Pool] = {}  # of locations with proxy_ssl_*
+        self.trust = Trust()
+        self.index_slot = -1  # in the index of cached blocks, -1 = it is not followed
+        self.models: frozenset[str] | None = None  # names it serves; None = not known yet
+        self.context_tokens = 0  # longest prompt and answer, 0 = not known
+        self.capacity_tokens = 0  # of its KV cache, 0 = not known
         self.team: Team
         self.place = 0  # in its team
 
@@ -56,6 +64,10 @@ class Engine:
         if not self.healthy:
             return "unhealthy"
         return "benched" if self.marks.benched and now <= self.marks.until else "up"
+
+    def serves(self, model: str) -> bool:
+        """Whether it may be asked for a model or adapter."""
+        return self.models is None or model in self.models
 
     def counts(self) -> tuple[int, int, int]:
         """Connections opened, requests sent on idle ones, connections that failed, ever."""

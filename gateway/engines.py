@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from ssl import SSLContext
+from typing import TYPE_CHECKING
 
 from gateway import addresses
 from gateway.conf.model import EngineLine, Upstream
@@ -18,7 +19,10 @@ from gateway.engine import Engine
 from gateway.ledger import UNKNOWN, WELL, Key, Ledger
 from gateway.logs import NOTICE, log
 from gateway.variables import compile_header
-from native._core import EngineSet, HashRing, RoundRobin
+from native._core import Ask, EngineSet, Fit, HashRing, RoundRobin, Scorer
+
+if TYPE_CHECKING:
+    from native._core import Index
 
 
 class Team:
@@ -26,7 +30,10 @@ class Team:
     = may be picked; engines at `max_conns` are left out later, by the ledger's counts.
     """
 
-    __slots__ = ("engines", "group", "load", "mask", "recheck", "ring", "robin")
+    __slots__ = (
+        "ask", "engines", "group", "kv_tokens", "load", "mask", "recheck", "ring", "robin",
+        "scorer",
+    )  # fmt: skip
 
     def __init__(self, engines: Iterable[Engine], ledger: Ledger, former: Team | None) -> None:
         self.engines = tuple(engines)
@@ -36,6 +43,10 @@ class Team:
         limits = [engine.line.max_conns for engine in self.engines]
         self.load = EngineSet(ledger.core, [e.slot for e in self.engines], weights, limits)
         self.ring = HashRing([engine.address for engine in self.engines], weights)
+        # What weighs prompts, and what it is asked by requests that ask for nothing: kv_aware only.
+        self.scorer: Scorer | None = None if former is None else former.scorer
+        self.ask: Ask | None = None
+        self.kv_tokens = 0  # in the cache of an engine that does not say how many
         if former is None:
             self.robin = RoundRobin(weights)
         else:
@@ -45,6 +56,34 @@ class Team:
         for place, engine in enumerate(self.engines):
             engine.team = self
             engine.place = place
+
+    def seat(self, ledger: Ledger, index: Index | None) -> None:
+        """Makes what weighs prompts anew: engines, or what is known of them, have changed. What it
+        has learnt of engines that stay is kept.
+        """
+        kv, former = self.group.conf.kv, self.scorer
+        self.scorer = None
+        if not kv.aware or not self.engines or index is None:
+            return
+        fit = Fit(kv.profile, list(kv.fit), kv.chunk_tokens)
+        self.kv_tokens = kv.capacity_tokens or fit.kv_tokens
+        self.scorer = Scorer(
+            ledger.core,
+            index,
+            [e.slot for e in self.engines],
+            [e.index_slot for e in self.engines],
+            [e.line.weight for e in self.engines],
+            [e.line.max_conns for e in self.engines],
+            [fit] * len(self.engines),
+            [kv.capacity_tokens or e.capacity_tokens for e in self.engines],
+            [e.context_tokens for e in self.engines],
+            former,
+        )
+        self.ask = Ask(
+            overlap_weight=kv.overlap_weight,
+            ttft_slo_ms=kv.ttft_s * 1000,
+            tpot_slo_ms=kv.tpot_s * 1000,
+        )
 
     def refresh(self, now: float) -> None:
         """Makes the mask anew, from every engine's state."""
@@ -76,7 +115,12 @@ class Group:
     teams: tuple[Team, ...]
 
     def __init__(
-        self, conf: Upstream, engines: tuple[Engine, ...], ledger: Ledger, former: Group | None
+        self,
+        conf: Upstream,
+        engines: tuple[Engine, ...],
+        ledger: Ledger,
+        former: Group | None,
+        index: Index | None = None,
     ) -> None:
         self.name = conf.name
         self.conf = conf
@@ -84,7 +128,7 @@ class Group:
         self.successor = None  # the same upstream in the next configuration
         if former is not None:
             former.successor = self
-        key = conf.balance.key
+        key = conf.balance.key or conf.kv.session
         self.key = None if key is None else compile_header(key)
         if conf.balance.method == "ip_hash":
             self.key = addresses.network
@@ -98,6 +142,7 @@ class Group:
         self.teams = tuple(teams)
         for team in teams:
             team.group = self
+            team.seat(ledger, index)
 
     def latest(self) -> Group:
         """This upstream as it is configured now: picks of older plans are made there."""
@@ -153,8 +198,12 @@ class Group:
 class EngineTable:
     """Every upstream. `apply` takes a new configuration and keeps what stays."""
 
-    def __init__(self, ledger: Ledger, tls: SSLContext | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, tls: SSLContext | None = None, index: Index | None = None
+    ) -> None:
+        """`index`: of what lies in the engines' caches; None in a process that routes nothing."""
         self.ledger = ledger
+        self.index = index
         self.groups: dict[str, Group] = {}
         self._tls = tls
 
@@ -165,20 +214,23 @@ class EngineTable:
         owns the ledger takes their handles back (`sweep`). Raises ValueError when there are too
         many.
         """
-        former = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
+        known = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
         groups: dict[str, Group] = {}
         for conf in upstreams:
             engines = tuple(
-                self._engine(conf, line, former.pop((conf.name, line.address), None))
+                self._engine(conf, line, known.pop((conf.name, line.address), None))
                 for line in conf.engines
             )
             for engine in engines:
+                if self.index is not None and conf.kv.aware and engine.index_slot < 0:
+                    engine.index_slot = self.index.add_engine(conf.kv.block_size)
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
-            groups[conf.name] = Group(conf, engines, self.ledger, self.groups.get(conf.name))
+            former = self.groups.get(conf.name)
+            groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)
             for team in groups[conf.name].teams:
                 team.refresh(now)
         self.groups = groups
-        for engine in former.values():
+        for engine in known.values():
             engine.gone = True
             engine.team.refresh(now)
             engine.close()

@@ -16,14 +16,15 @@ from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import decode, errors, marks, policy, relay_faults
+from gateway import decode, errors, policy, relay_faults
 from gateway.context import CLIENT_LEFT, Attempt, Context
 from gateway.logs import log
 from gateway.over import OVER
-from gateway.pick import pick, pinned
+from gateway.pick import by_prompt, pick, pinned
 from gateway.plan import ADDED_STATUSES
 from gateway.retry import Ended, step
 from gateway.turn import turn
+from gateway.verdict import fault, mark
 
 if TYPE_CHECKING:
     from gateway.engine import Engine
@@ -68,31 +69,50 @@ class Exchange:
         assert group is not None
         if group.successor is not None:  # the plan is older than the engines
             group = ctx.group = group.latest()
+        kv = ctx.kv
+        if kv is not None:
+            engine = by_prompt(ctx, group, self._tried, now, getrandbits(64))
+            kv.decide_s += monotonic() - now
+            if engine is not None:
+                return engine
         if ctx.pinned is not None:
             ctx.how = "pinned"
             return pinned(ctx.pinned, self._tried)
-        how = policy.method(ctx.policy) if ctx.policy else ""
-        ctx.how = how or group.conf.balance.method
+        how = group.conf.balance.method
+        if ctx.policy:
+            how = policy.method(ctx.policy, how)
+        ctx.how = "least_conn" if how == "kv" else how
         key = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
-        return pick(group, key, self._tried, now, getrandbits(64), how)
+        return pick(group, key, self._tried, now, getrandbits(64), ctx.how)
 
     def _go(self, engine: Engine) -> None:
         """Starts a leg to an engine; it is in the ledger until `leg_done`."""
         ctx = self.ctx
         ctx.engine = engine
+        if ctx.kv is None or ctx.kv.choice is None:
+            self._pipeline.ledger.take(engine.slot)
+        else:
+            self._pipeline.decisions.sent(ctx.kv, engine)
         leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
         leg = decode.build(ctx, engine, leg_id, self)
         ctx.leg = leg
         if ctx.policy or ctx.attempts:  # what is left for all legs together
             total_s, spent_s = ctx.plan.location.total_timeout_s, monotonic() - ctx.request.t0
             leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
-        self._pipeline.ledger.take(engine.slot)
         try:
             leg.start()
         except RuntimeError:  # the client left in the meantime
             ctx.leg = ctx.attempts[-1].leg if ctx.attempts else None
-            self._pipeline.ledger.give(engine.slot)
+            self._give(engine, -1)
             self.abandon()
+
+    def _give(self, engine: Engine, tokens: int) -> None:
+        """The leg is out of the ledger."""
+        kv = self.ctx.kv
+        if kv is None or kv.ticket is None:
+            self._pipeline.ledger.give(engine.slot)
+        else:
+            self._pipeline.decisions.over(kv, tokens)
 
     # ---- what the relay calls ----
 
@@ -117,10 +137,17 @@ class Exchange:
             leg.reply_extra = decode.reply_lines(ctx, True)
         return True
 
+    def leg_first(self, leg: Leg) -> None:
+        """The first output: the prompt is computed."""
+        try:
+            self._pipeline.decisions.first(self.ctx)
+        except Exception:
+            log.exception("request %s: fault at the first output", self.ctx.request_id)
+
     def leg_done(self, leg: Leg) -> None:
         """Exactly once per leg."""
-        self._pipeline.ledger.give(self.ctx.engine.slot)  # type: ignore[union-attr]
         try:
+            self._give(self.ctx.engine, leg.completion_tokens)  # type: ignore[arg-type]
             self._ended(leg)
         except Exception:
             log.exception("request %s: fault after a leg", self.ctx.request_id)
@@ -128,16 +155,16 @@ class Exchange:
 
     def _ended(self, leg: Leg) -> None:
         ctx = self.ctx
-        engine = ctx.engine
-        assert engine is not None
+        engine, group = ctx.engine, ctx.group
+        assert engine is not None and group is not None
         status = leg.status or relay_faults.status(leg.error)
         ctx.attempts = (*ctx.attempts, Attempt(engine, leg, status))
         if leg.error is None and leg.relayed:
             if (engine.marks.fails and leg.status < 400) or leg.status >= 500:
-                self._mark(leg, engine)
+                mark(group, engine, leg)
             self._finish(leg.reply_status or leg.status, leg.bytes_to_client)
             return
-        self._mark(leg, engine)
+        mark(group, engine, leg)
         self._after_failure(leg, engine)
 
     def _after_failure(self, leg: Leg, engine: Engine) -> None:
@@ -165,7 +192,7 @@ class Exchange:
         elif then == "done":
             self._broken(leg)
         else:
-            self._fail(leg)
+            self.refuse(fault(self.ctx, leg))
 
     def _spent(self, leg: Leg) -> bool:
         """A body that passes through is gone once it was sent; one that never was can go again."""
@@ -191,38 +218,12 @@ class Exchange:
             self._pipeline.stats.retry(leg.error or "status")
             self._go(engine)
         else:
-            self._fail(leg)
-
-    def _mark(self, leg: Leg, engine: Engine) -> None:
-        """What the leg says of its engine goes into the passive marks."""
-        group = self.ctx.group
-        assert group is not None
-        word = marks.of_leg(leg)
-        if word == marks.FAILED:
-            why = leg.error or f"status {leg.status}"
-            group.failed(engine, monotonic(), f"{why} {leg.detail}".rstrip())
-        elif word == marks.OK:
-            group.succeeded(engine, monotonic())
-
-    def _fail(self, leg: Leg) -> None:
-        self.refuse(self._fault(leg))
+            self.refuse(fault(self.ctx, leg))
 
     def _broken(self, leg: Leg) -> None:
         """Part of the reply is with the client, whose stream the relay has ended."""
-        self.ctx.error = self._fault(leg)
+        self.ctx.error = fault(self.ctx, leg)
         self._finish(leg.status, leg.bytes_to_client)
-
-    def _fault(self, leg: Leg) -> errors.GatewayError:
-        """The leg's failure, logged."""
-        ctx = self.ctx
-        assert ctx.group is not None and ctx.engine is not None
-        words = relay_faults.WORDS.get(leg.error or "", leg.error)
-        log.error(
-            "request %s: upstream `%s`, engine %s: %s (%s, %s)%s",
-            ctx.request_id, ctx.group.name, ctx.engine.address, words, leg.error, leg.phase,
-            f": {leg.detail}" if leg.detail else "",
-        )  # fmt: skip
-        return relay_faults.from_leg(leg.error or "eof", ctx.group.name)
 
     # ---- ends ----
 
@@ -248,9 +249,7 @@ class Exchange:
     ) -> None:
         """A whole reply made here, and the end."""
         ctx = self.ctx
-        for line in decode.reply_lines(ctx, status in ADDED_STATUSES).split(b"\r\n")[:-1]:
-            name, _, value = line.partition(b": ")
-            headers.append((name.lower(), value))
+        headers += decode.reply_headers(ctx, status in ADDED_STATUSES)
         ctx.client.reply(ctx.request, status, headers, body, close)
         self._finish(status, 0 if ctx.request.method == b"HEAD" else len(body))
 

@@ -1,6 +1,6 @@
-"""Active health checks: one task per engine whose upstream says `health_check`.
+"""Active health checks: one task per server whose upstream says `health_check`; its ranks share it.
 
-Invariants: tasks follow the engine table (one for each engine there, none for one that left); a
+Invariants: tasks follow the engine table (one for each server there, none for one that left); a
 check reads and writes nothing but the engine's health, in-flight counts least of all; the first
 check decides by itself, later ones by `fails` and `passes` in a row.
 """
@@ -58,7 +58,7 @@ class Health:
     def sync(self) -> None:
         """Starts and ends checks after a change of the engine table."""
         wanted = {
-            (group.name, engine.address)
+            (group.name, engine.line.server)
             for group in self._table.groups.values()
             if group.conf.health_check is not None
             for engine in group.engines
@@ -81,27 +81,31 @@ class Health:
             found = self._find(key)
             if found is None:
                 return
-            group, engine, check = found
+            group, engines, check = found
             try:
-                passed, why = await self._probe(group, engine, check)
+                passed, why = await self._probe(group, engines[0], check)
             except (
                 Exception
             ) as error:  # outermost loop of the task: a check must not end the checks
                 passed, why = False, f"{type(error).__name__}: {error}"
             verdict = self._streaks[key].add(passed, check)
             if verdict is not None:
-                group.set_health(engine, verdict, why, monotonic())
-                if self._tell is not None:
-                    self._tell(group, engine, verdict, why)
+                self._judge(group, engines, verdict, why)
             # A little jitter keeps the checks of many gateways and engines apart.
             await asyncio.sleep(check.interval_s * uniform(0.9, 1.1))
 
-    def _find(self, key: Key) -> tuple[Group, Engine, HealthCheck] | None:
+    def _judge(self, group: Group, engines: list[Engine], healthy: bool, why: str) -> None:
+        for engine in engines:
+            group.set_health(engine, healthy, why, monotonic())
+            if self._tell is not None:
+                self._tell(group, engine, healthy, why)
+
+    def _find(self, key: Key) -> tuple[Group, list[Engine], HealthCheck] | None:
         group = self._table.groups.get(key[0])
-        engine = None if group is None else group.by_address.get(key[1])
-        if group is None or engine is None or group.conf.health_check is None:
+        if group is None or group.conf.health_check is None:
             return None
-        return group, engine, group.conf.health_check
+        engines = [e for e in group.engines if e.line.server == key[1] and not e.line.down]
+        return (group, engines, group.conf.health_check) if engines else None
 
     async def _probe(self, group: Group, engine: Engine, check: HealthCheck) -> tuple[bool, str]:
         try:

@@ -19,6 +19,11 @@ UNKNOWN, WELL, ILL = 0, 1, 2
 Key = tuple[str, str]  # upstream, address
 
 
+def place(handle: int) -> int:
+    """Which of the ENGINES_MAX places a handle stands for; a place is used again."""
+    return handle & 0xFFFFFFFF
+
+
 class Ledger:
     """`core` is what the native picks read. `handles` is told to workers by the master: only the
     process that owns the table makes new ones.

@@ -6,7 +6,10 @@ process has ended, never before. The memory is made by the master and inherited 
 
 from __future__ import annotations
 
-from gateway.ledger import Ledger
+from gateway.board import Board
+from gateway.counts_events import EventCounts
+from gateway.counts_kv import KvCounts
+from gateway.ledger import ENGINES_MAX, Ledger
 from gateway.limits import Zones
 from gateway.stats import Statistics
 
@@ -29,16 +32,25 @@ class Memory:
         first = 0 if slots is None else None
         self.ledger = Ledger(self.slots, first)
         self.stats = Statistics(self.slots, first)
+        self.kv = KvCounts(self.slots, first)
+        self.events = EventCounts(self.slots, first)
+        self.trust = Board(self.slots, ENGINES_MAX, first)
         self.zones = Zones(self.slots, first)
 
     def bind(self, slot: int) -> None:
         """Makes this process the writer of a slot. Raises ValueError where it is taken."""
         self.ledger.core.bind(slot)
         self.stats.bind(slot)
+        self.kv.bind(slot)
+        self.events.bind(slot)
+        self.trust.bind(slot)
         self.zones.bind(slot)
 
     def retire(self, slot: int) -> None:
         """Takes back what an ended process had in flight; what it counted stays."""
         self.ledger.core.retire(slot)
         self.stats.retire(slot)
+        self.kv.retire(slot)
+        self.events.retire(slot)
+        self.trust.retire(slot)
         self.zones.retire(slot)

@@ -6,7 +6,7 @@ the number of series is bounded by the configuration; nothing per request goes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -158,71 +158,74 @@ class KvgateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         self._say()
-        families = {m.name: _FAMILIES[m.kind](m.name, m.help, labels=m.labels) for m in ALL}
-        self._series(families)
-        self._engines(families)
-        self._plain(families)
-        yield from families.values()
+        made = families(ALL)
+        self._series(made)
+        self._engines(made)
+        self._plain(made)
+        yield from made.values()
 
-    def _series(self, families: dict[str, Metric]) -> None:
+    def _series(self, made: dict[str, Metric]) -> None:
         for names, handle in self._stats.series.items():
             now = self._stats.snapshot(handle)
             for status, outcome, count in now.requests:
                 shown = f"{status}xx" if status else "none"
-                _add(families, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
+                add(made, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
             for lane, count in zip(("express", "starlette"), now.lanes, strict=True):
-                _add(families, LANE, (*names, lane), count)
+                add(made, LANE, (*names, lane), count)
             for metric, value in (
                 (CHUNKS, now.chunks), (PROMPT_TOKENS, now.input_tokens),
                 (COMPLETION_TOKENS, now.output_tokens),
                 (CACHED_TOKENS, now.cached_tokens), (METERED, now.metered),
                 (RECEIVED, now.bytes_in), (SENT, now.bytes_out),
             ):  # fmt: skip
-                _add(families, metric, names, value)
+                add(made, metric, names, value)
             for metric, name in _HISTOGRAMS:
                 if not names[2] and metric is not DURATION:
                     continue  # no engine was asked: there are no tokens to time
                 counts, total = now.histograms[name]
-                buckets = _buckets(self._stats.bounds(name), counts)
-                families[metric.name].add_metric(names, buckets, total)  # type: ignore[attr-defined]
+                rows = buckets(self._stats.bounds(name), counts)
+                made[metric.name].add_metric(names, rows, total)  # type: ignore[attr-defined]
 
-    def _engines(self, families: dict[str, Metric]) -> None:
+    def _engines(self, made: dict[str, Metric]) -> None:
         ledger = self._table.ledger
         for group in self._table.groups.values():
             for engine in group.engines:
                 labels = (group.name, engine.address)
                 gauges, counts = ledger.core.said(engine.slot)
                 idle, active, fails, benched = gauges
-                _add(families, IN_FLIGHT, labels, ledger.in_flight(engine.slot))
-                _add(families, FAILS, labels, fails)
+                add(made, IN_FLIGHT, labels, ledger.in_flight(engine.slot))
+                add(made, FAILS, labels, fails)
                 state = shared_state(engine, benched)
                 for each in STATES:
-                    _add(families, UP, (*labels, each), int(each == state))
-                _add(families, POOL, (*labels, "idle"), idle)
-                _add(families, POOL, (*labels, "active"), active)
+                    add(made, UP, (*labels, each), int(each == state))
+                add(made, POOL, (*labels, "idle"), idle)
+                add(made, POOL, (*labels, "active"), active)
                 for metric, count in zip((OPENED, REUSED, CONNECT_ERRORS), counts, strict=True):
-                    _add(families, metric, labels, count)
+                    add(made, metric, labels, count)
 
-    def _plain(self, families: dict[str, Metric]) -> None:
+    def _plain(self, made: dict[str, Metric]) -> None:
         for code, count in self._stats.counts("refused").items():
-            _add(families, REFUSED, (code,), count)
+            add(made, REFUSED, (code,), count)
         for reason, count in self._stats.counts("retry").items():
-            _add(families, RETRIES, (reason,), count)
-        _add(families, REPLAYS, (), self._stats.count("unsent_reuse"))
-        _add(families, STRIPPED, (), self._stats.count("stripped"))
-        _add(families, ACTIVE, (), self._stats.count("active"))
-        _add(families, LOG_DROPPED, (), self._stats.count("log_dropped"))
-        _add(families, RESPONSES, (), self._stats.count("responses"))
-        _add(families, INFO, (__version__,), 1)
+            add(made, RETRIES, (reason,), count)
+        add(made, REPLAYS, (), self._stats.count("unsent_reuse"))
+        add(made, STRIPPED, (), self._stats.count("stripped"))
+        add(made, ACTIVE, (), self._stats.count("active"))
+        add(made, LOG_DROPPED, (), self._stats.count("log_dropped"))
+        add(made, RESPONSES, (), self._stats.count("responses"))
+        add(made, INFO, (__version__,), 1)
 
 
-def _add(
-    families: dict[str, Metric], metric: Declared, labels: tuple[str, ...], value: float
-) -> None:
-    families[metric.name].add_metric(labels, value)  # type: ignore[attr-defined]
+def families(metrics: Iterable[Declared]) -> dict[str, Metric]:
+    """An empty family for each."""
+    return {m.name: _FAMILIES[m.kind](m.name, m.help, labels=m.labels) for m in metrics}
 
 
-def _buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
+def add(made: dict[str, Metric], metric: Declared, labels: tuple[str, ...], value: float) -> None:
+    made[metric.name].add_metric(labels, value)  # type: ignore[attr-defined]
+
+
+def buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
     """Prometheus' cumulative buckets; the last one is +Inf."""
     total = 0
     out: list[tuple[str, float]] = []
@@ -232,8 +235,9 @@ def _buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, fl
     return out
 
 
-def registry(collector: KvgateCollector) -> CollectorRegistry:
+def registry(*collectors: Collector) -> CollectorRegistry:
     """A registry of its own: nothing that a library registers globally shows up."""
     own = CollectorRegistry(auto_describe=False)
-    own.register(collector)
+    for collector in collectors:
+        own.register(collector)
     return own

@@ -35,6 +35,7 @@ REFRESH_S = 30.0  # in the background
 FRESH_S = 2.0  # younger than this is not asked for again
 CARDS_MAX = 10_000  # of one engine
 LIST = b"/v1/models"
+_NONE: frozenset[str] = frozenset()
 
 
 class Models:
@@ -48,6 +49,7 @@ class Models:
         self._table = table
         self._control = control
         self._cards: dict[str, list[Card]] = {}
+        self._adapters: dict[str, frozenset[str]] = {}
         self._asked: dict[str, float] = {}
         self._lacking: dict[str, tuple[str, ...]] = {}  # declared, but not served
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -115,10 +117,14 @@ class Models:
         self._asked[group.name] = monotonic()
         now = monotonic()
         engines = sorted(group.engines, key=lambda engine: engine.state(now) != "up")
-        found = await self._first(group, [one for one in engines if not one.line.down])
+        engines = [one for one in engines if not one.line.down and one.line.rank <= 0]
+        found = await self._first(group, engines)
         if found is None:
             return
         engine, cards = found
+        if group.conf.kv.aware:  # adapters may lie on some of them only
+            others = [one for one in engines if one is not engine]
+            cards = await self._with_others(group, others, cards)
         new = self._cards.get(group.name) != cards
         self.hear(group.name, cards)
         if new:
@@ -164,13 +170,37 @@ class Models:
         cards = parse(body) if status == 200 else None
         return None if cards is None else (engine, cards)
 
+    async def _with_others(
+        self, group: Group, engines: list[Engine], cards: list[Card]
+    ) -> list[Card]:
+        """The cards of several engines; those who say nothing for NEXT_S are left out."""
+        union = {card["id"]: card for card in cards}
+        tasks = [asyncio.create_task(self._ask(group, engine)) for engine in engines]
+        if tasks:
+            await asyncio.wait(tasks, timeout=NEXT_S)
+        for task in tasks:
+            answer = task.result() if task.done() else None
+            for card in answer[1] if answer is not None else ():
+                union.setdefault(card["id"], card)
+            task.cancel()
+        return list(union.values())[:CARDS_MAX]
+
     def hear(self, upstream: str, cards: list[Card]) -> None:
         """Takes what an engine of an upstream listed, here or in another process."""
         group = self._table.groups.get(upstream)
         if group is not None:
             self._cards[upstream] = cards
+            self._adapters[upstream] = frozenset(c["id"] for c in cards if c.get("parent"))
             for catalog in self.catalogs:
                 catalog.learn(group, [card["id"] for card in cards])
+
+    def cards(self, upstream: str) -> list[Card]:
+        """What is known of an upstream; empty = nothing yet."""
+        return self._cards.get(upstream, [])
+
+    def adapters(self, upstream: str) -> frozenset[str]:
+        """The LoRA adapters among them, by name."""
+        return self._adapters.get(upstream, _NONE)
 
     def adopt(self, catalogs: tuple[Catalog, ...]) -> None:
         """The catalogs of a new configuration; what is known goes into them."""

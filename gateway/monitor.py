@@ -1,4 +1,5 @@
-"""The monitor process: asks engines how they are and what they serve, for all workers.
+"""The monitor process: asks engines how they are, what they serve and where they publish KV events,
+for all workers.
 
 Invariants: it is the one writer of the health words in shared memory; workers go on with what they
 know while it is away; it serves nothing and has no listening socket.
@@ -15,15 +16,19 @@ from typing import Any
 import uvloop
 
 from gateway import fronts
+from gateway.discovery import Discovery
 from gateway.engine import Engine
 from gateway.engines import EngineTable, Group
+from gateway.facts import Facts
 from gateway.health import Health
 from gateway.identity import become
+from gateway.inquiry import Inquiry
 from gateway.ledger import ILL, WELL
 from gateway.link import Link
 from gateway.logs import log, open_error_log
 from gateway.models import Models
-from gateway.orders import Apply, Leave, Reopen
+from gateway.orders import Apply, Ask, Leave, Reopen
+from gateway.sources import Found
 from gateway.upstream import ControlPlane, tls_context
 from gateway.worker import FOR_THE_LOOP, Post
 
@@ -39,6 +44,8 @@ class Monitor:
         self._table = EngineTable(post.memory.ledger, tls)
         self._control = ControlPlane(tls)
         self._health = Health(self._table, self._control, self._tell_health)
+        self._discovery = Discovery(self._table, self._control, self._tell_sources)
+        self._inquiry = Inquiry(self._table, self._control, self._tell_facts)
         self._models = Models(self._table, self._control, self._tell_models)
         self._link = Link(post.channel, self._obey, self._end)
         self._over = asyncio.Event()
@@ -51,6 +58,8 @@ class Monitor:
         except OSError as error:
             log.error("checks go on with the former certificates: %s", error)
         self._health.sync()
+        self._discovery.sync()
+        self._inquiry.sync()
 
     async def live(self) -> None:
         """Until a signal, or the master's end."""
@@ -68,6 +77,8 @@ class Monitor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), BEAT_S)
         await self._health.close()
+        await self._discovery.close()
+        await self._inquiry.close()
         await self._models.close()
         await self._control.close()
 
@@ -83,6 +94,8 @@ class Monitor:
                 self._take()
                 self._models.refresh()
                 self._link.tell({"applied": order.generation})
+            case Ask():
+                self._discovery.again(order.upstream, order.server)
             case Reopen():
                 self._reopen()
             case Leave():
@@ -94,6 +107,14 @@ class Monitor:
     def _tell_health(self, group: Group, engine: Engine, healthy: bool, why: str) -> None:
         self._core.set_health(engine.slot, WELL if healthy else ILL)
         self._link.tell({"health": {"upstream": group.name, "address": engine.address, "why": why}})
+
+    def _tell_sources(self, upstream: str, server: str, found: Found) -> None:
+        report = {"upstream": upstream, "server": server, "found": found.as_json()}
+        self._link.tell({"sources": report})
+
+    def _tell_facts(self, upstream: str, server: str, facts: Facts) -> None:
+        report = {"upstream": upstream, "server": server, "facts": facts.as_json()}
+        self._link.tell({"facts": report})
 
     def _tell_models(self, upstream: str, cards: list[dict[str, Any]]) -> None:
         self._link.tell({"models": {"upstream": upstream, "cards": cards}})

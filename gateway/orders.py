@@ -3,6 +3,8 @@
 Reports go the other way as JSON objects with one of these keys:
     ready, applied (generation), failed (generation, why), health (upstream, address, healthy, why),
     models (upstream, cards), responses (rows of id, upstream, address),
+    sources (upstream, server, found: where it publishes), ask (upstream, server),
+    facts (upstream, server, facts: what it says of itself),
     change (a run-time change and its id)
 """
 
@@ -12,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.conf.model import Config
+from gateway.facts import Facts
 from gateway.ledger import Key
+from gateway.sources import Found
 from gateway.stats import Names
 
 Address = tuple[str, int, str]  # host, port, path of a unix socket
@@ -60,10 +64,42 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has been learnt of engines: why their checks fail, which models they list."""
+    """What has been learnt of engines: why their checks fail, which models they list, where servers
+    publish KV events.
+    """
 
     whys: dict[Key, str] = field(default_factory=dict)
     cards: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    sources: dict[Key, Found] = field(default_factory=dict)  # by upstream and server
+    facts: dict[Key, Facts] = field(default_factory=dict)  # likewise: what it says of itself
+
+    def plus(self, later: News) -> News:
+        return News(
+            {**self.whys, **later.whys},
+            {**self.cards, **later.cards},
+            {**self.sources, **later.sources},
+            {**self.facts, **later.facts},
+        )
+
+    def of(self, config: Config) -> News:
+        """Without what is not about this configuration."""
+        lines = [(u.name, line) for u in config.upstreams.values() for line in u.engines]
+        engines = {(name, line.address) for name, line in lines}
+        servers = {(name, line.server) for name, line in lines}
+        return News(
+            {key: why for key, why in self.whys.items() if key in engines},
+            {name: cards for name, cards in self.cards.items() if name in config.upstreams},
+            {key: found for key, found in self.sources.items() if key in servers},
+            {key: facts for key, facts in self.facts.items() if key in servers},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A server should be asked again where it publishes: for the monitor."""
+
+    upstream: str
+    server: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,12 @@ CLOSED_V1 = frozenset(
     b"tokenizer_info".split()
 )
 
+# Endpoints whose prompt can be cached by an engine; each takes `cache_salt`.
+PROMPTED = frozenset(
+    b"/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/embeddings /pooling "
+    b"/classify /score /v1/score /rerank /v1/rerank /v2/rerank".split()
+)
+
 
 def plain(path: bytes) -> bytes | None:
     """The plain form of a request path, or None where it cannot have one.

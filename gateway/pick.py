@@ -1,4 +1,4 @@
-"""The third phase: which engine. Pure but for the turn of the round robin; time and seed are
+"""The pick phase: which engine. Pure but for the turn of the round robin; time and seed are
 arguments.
 
 Order of things: an engine that alone can answer, else the primaries, else the backups, else the
@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway import policy
+from native._core import Ask
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.context import Context
     from gateway.engine import Engine
     from gateway.engines import Group, Team
+    from gateway.routed import Routed
 
 
 def pick(
@@ -45,6 +50,77 @@ def pick(
     return None
 
 
+def by_prompt(
+    ctx: Context, group: Group, tried: Sequence[Engine], now: float, seed: int
+) -> Engine | None:
+    """The engine for a request that is routed by its prompt, `Context.how` set; None where the
+    prompt is not known, or decides nothing.
+    """
+    kv = ctx.kv
+    assert kv is not None
+    kv.choice = None
+    if kv.prompt is None:
+        return None
+    kv.session = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
+    kv.wishes = ctx.policy
+    if ctx.pinned is None:
+        ctx.how = "kv"
+        return weigh(group, kv, tried, now, seed)
+    ctx.how = "pinned"
+    engine = pinned(ctx.pinned, tried)
+    if engine is not None and engine.team.scorer is not None:
+        kv.choice = engine.team.scorer.at(engine.place, kv.prompt, now)
+    return engine
+
+
+def weigh(
+    group: Group, kv: Routed, tried: Sequence[Engine], now: float, seed: int
+) -> Engine | None:
+    """The engine that a request with a prompt costs least, in milliseconds: `Routed.choice` says
+    why. None where none may be asked, or none takes so long a prompt.
+    """
+    for team in group.teams:
+        engine = _cheapest(team, kv, tried, now, seed)
+        if engine is not None:
+            return engine
+    for team in group.teams:
+        if any(e.marks.benched and e not in tried for e in team.engines):
+            team.forgive(now)
+            engine = _cheapest(team, kv, tried, now, seed)
+            if engine is not None:
+                return engine
+    return None
+
+
+def ask(team: Team, kv: Routed, mask: bytes) -> Ask | None:
+    """What a request asks of the decision, for the engines of a team."""
+    wishes, session, lora = kv.wishes, kv.session, kv.lora
+    if not (wishes or session or lora):
+        return team.ask
+    kv_conf = team.group.conf.kv
+    place = team.ring.pick(session, mask) if session else -1
+    return Ask(
+        overlap_weight=float(wishes.get("overlap-weight", kv_conf.overlap_weight)),
+        ttft_slo_ms=float(wishes.get("ttft-slo", kv_conf.ttft_s)) * 1000,
+        tpot_slo_ms=float(wishes.get("tpot-slo", kv_conf.tpot_s)) * 1000,
+        session_place=None if place < 0 else place,
+        available=None if lora is None else bytes(e.serves(lora) for e in team.engines),
+    )
+
+
+def _cheapest(
+    team: Team, kv: Routed, tried: Sequence[Engine], now: float, seed: int
+) -> Engine | None:
+    may = mask(team, tried, now)
+    if team.scorer is None or kv.prompt is None:
+        return None
+    choice = team.scorer.select(kv.prompt, may, now, seed, ask(team, kv, may))
+    if choice is None:
+        return None
+    kv.choice = choice
+    return _picked(team, choice.place, now)
+
+
 def pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
     """The one engine that can answer, or was asked for: marks do not count, being down does."""
     if engine in tried or engine.line.down or not engine.healthy:
@@ -55,25 +131,32 @@ def pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:
 def _from_team(
     team: Team, method: str, key: bytes, tried: Sequence[Engine], now: float, seed: int
 ) -> Engine | None:
+    may = mask(team, tried, now)
+    if method == "round_robin":
+        place = team.robin.next(team.load.room(may))
+    elif method in ("hash", "ip_hash") and key:
+        place = team.ring.pick(key, team.load.room(may))
+    elif method == "random":
+        place = team.load.random(may, seed, team.group.conf.balance.two)
+    else:
+        place = team.load.least(may, seed)
+    return None if place < 0 else _picked(team, place, now)
+
+
+def mask(team: Team, tried: Sequence[Engine], now: float) -> bytes:
+    """One byte per engine of a team, 1 = may be picked."""
     if now > team.recheck:
         team.refresh(now)
-    mask = team.mask
-    if tried:
-        left = bytearray(mask)
-        for engine in tried:
-            if engine.team is team:
-                left[engine.place] = 0
-        mask = bytes(left)
-    if method == "round_robin":
-        place = team.robin.next(team.load.room(mask))
-    elif method in ("hash", "ip_hash") and key:
-        place = team.ring.pick(key, team.load.room(mask))
-    elif method == "random":
-        place = team.load.random(mask, seed, team.group.conf.balance.two)
-    else:
-        place = team.load.least(mask, seed)
-    if place < 0:
-        return None
+    if not tried:
+        return team.mask
+    left = bytearray(team.mask)
+    for engine in tried:
+        if engine.team is team:
+            left[engine.place] = 0
+    return bytes(left)
+
+
+def _picked(team: Team, place: int, now: float) -> Engine:
     engine = team.engines[place]
     if engine.marks.fails and engine.marks.benched:
         engine.marks.picked(now)

@@ -1,9 +1,9 @@
-"""The life of a request, on one screen: admit → route → pick → decode → record.
+"""The life of a request, on one screen: admit → route → prompt → pick → decode → record.
 
 `Pipeline` is the relay's gate. The express lane runs the phases at once, in `request`; whatever
-needs to wait for something (a large body's scan, the list of models) goes through the Starlette
-lane: the relay runs the ASGI application, whose endpoint calls `serve`, which runs the same
-phases.
+needs to wait for something (a large body's scan or prompt, the list of models) goes through the
+Starlette lane: the relay runs the ASGI application, whose endpoint calls `serve`, which runs the
+same phases.
 
 Invariant: every request gets one `Exchange`, kept in `request.context`, and ends in one record.
 """
@@ -11,9 +11,10 @@ Invariant: every request gets one `Exchange`, kept in `request.context`, and end
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from gateway import admit, errors, relay_faults, route
+from gateway import admit, errors, policy, prompt, relay_faults, route
 from gateway.addresses import address
 from gateway.context import OWN_PATHS, Context
 from gateway.exchange import Exchange
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from gateway.fronts import Front
     from gateway.models import Models
     from gateway.record import Recorder
-    from gateway.responses import ResponseMap
-    from gateway.stats import Statistics
+    from gateway.tokens import TokenSources
     from native._core import Scan
 
 EXPRESS_BODY_MAX = 1 << 20
 SCAN_INLINE_MAX = 256 << 10  # larger bodies are scanned in a thread
+Work = Callable[..., Awaitable[None]]
 
 
 class Pipeline:
@@ -42,20 +43,20 @@ class Pipeline:
         self,
         table: EngineTable,
         models: Models,
+        tokens: TokenSources,
         gatehouse: Gatehouse,
-        stats: Statistics,
-        responses: ResponseMap,
         record: Recorder,
     ) -> None:
         self.table = table
         self.ledger = table.ledger
         self.models = models
+        self.tokens = tokens
         self.gatehouse = gatehouse
-        self.stats = stats
-        self.responses = responses
         self.record = record
+        self.stats, self.responses = record.stats, record.responses
+        self.decisions = record.decisions
         self.ids = Ids()
-        self._lists: set[asyncio.Task[None]] = set()  # of models, for error pages
+        self._tasks: set[asyncio.Task[None]] = set()  # for error pages
 
     # ---- the relay's gate ----
 
@@ -181,24 +182,28 @@ class Pipeline:
                 ctx.scan = route.read(ctx)
             seen = self._aim(ctx)
             if self.models.answers(ctx, seen):
-                self._list(exchange, seen)
+                self._later(exchange, self.models.answer, seen)
                 return
             if ctx.scan is None and route.looks_like_json(ctx):
                 ctx.scan = route.read(ctx)
             self._settle(ctx, seen)
         except errors.GatewayError as error:
             exchange.refuse(error)
-        else:
+            return
+        if ctx.kv is None or prompt.begin(ctx.kv):
             exchange.begin()
+        else:
+            self._later(exchange, self._finish_prompt)
 
-    def _list(self, exchange: Exchange, seen: bytes) -> None:
+    def _later(self, exchange: Exchange, work: Work, *args: bytes) -> None:
+        """What has to be waited for: in the Starlette lane, or beside it for an error page."""
         ctx = exchange.ctx
         if ctx.lane == "express" and not ctx.turned:
             ctx.client.run_asgi(ctx.request)
         else:
-            task = asyncio.get_running_loop().create_task(self.models.answer(exchange, seen))
-            self._lists.add(task)
-            task.add_done_callback(self._lists.discard)
+            task = asyncio.ensure_future(work(exchange, *args))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     @staticmethod
     def _aim(ctx: Context) -> bytes:
@@ -208,15 +213,32 @@ class Pipeline:
 
     def _settle(self, ctx: Context, seen: bytes) -> None:
         ctx.pinned = self._holder(ctx, seen)
-        route.settle(ctx)
+        route.settle(ctx, seen)
         if "engine" in ctx.policy:
             ctx.pinned = route.asked_for(ctx)
+        group = ctx.group
+        assert group is not None
+        if group.conf.kv.aware and policy.method(ctx.policy, group.conf.balance.method) == "kv":
+            source = self.tokens.by_upstream.get(group.name)
+            if source is not None:
+                ctx.kv = prompt.of(ctx, seen, source, self.models.adapters(group.name))
+
+    async def _finish_prompt(self, exchange: Exchange) -> None:
+        """The rest of the prompt, then the pick; unless the client has left meanwhile."""
+        assert exchange.ctx.kv is not None
+        await prompt.finish(exchange.ctx.kv)
+        if not exchange.over:
+            exchange.begin()
 
     async def serve(self, client: relay.Client, request: relay.Request) -> None:
         """The Starlette lane. Returns when the exchange is over."""
         exchange: Exchange = request.context
         ctx = exchange.ctx
         ctx.lane = "starlette"
+        if ctx.kv is not None:  # the express lane came so far
+            await self._finish_prompt(exchange)
+            await exchange.finished()
+            return
         try:
             if ctx.plan.target is not None and route.looks_like_json(ctx):
                 ctx.scan = await _read(ctx)
@@ -232,7 +254,10 @@ class Pipeline:
         except errors.GatewayError as error:
             exchange.refuse(error)
         else:
-            exchange.begin()
+            if ctx.kv is None or prompt.begin(ctx.kv):
+                exchange.begin()
+            else:
+                await self._finish_prompt(exchange)
         await exchange.finished()
 
     def _holder(self, ctx: Context, seen: bytes) -> Engine | None:

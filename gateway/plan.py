@@ -102,6 +102,7 @@ class Plan:
         "request_plan",
         "returned",
         "rules",
+        "scoped",
         "secure",
         "series",
         "server_name",
@@ -122,6 +123,8 @@ class Plan:
         self.access = Access(location.access)
         self.guard: Guard | None = guard(location.limits, around.config, around.zones, maps)
         self.policies = Policies(location)
+        scope = "X-KVGate-Cache-Scope"
+        self.scoped = any(header.name == scope for header in location.policy_headers)
         # The first line that names a code holds for it.
         self.error_pages: dict[int, Page] = {}
         for conf in reversed(location.error_pages):

@@ -6,6 +6,7 @@ from `trusted_from`; every other one is as if it had not been sent, and counted.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 OWN_PREFIX = b"x-kvgate-"
 NO_WISHES: Mapping[str, str | float] = {}
-# What X-KVGate-Policy asks for -> the method of the pick; "kv" is the upstream's own for now.
+# What X-KVGate-Policy asks for -> the method of the pick. Where the upstream is not kv_aware, `kv`
+# is its own method.
 METHODS = {
-    "least": "least_conn", "hash": "hash", "random": "random", "round_robin": "round_robin",
+    "kv": "kv", "least": "least_conn", "hash": "hash", "random": "random",
+    "round_robin": "round_robin",
 }  # fmt: skip
 
 
@@ -80,12 +83,22 @@ def _value(header: PolicyHeader, name: bytes, raw: bytes) -> str | float:
         raise errors.BadPolicy(header.name, header=shown, expected=error.expected) from None
 
 
-def method(wishes: Mapping[str, str | float]) -> str:
-    """The method of the pick that a request asks for; "" = the upstream's."""
-    asked = wishes.get("policy")
-    if asked is not None:
-        return METHODS.get(str(asked), "")
-    return "hash" if "session" in wishes else ""
+def method(wishes: Mapping[str, str | float], own: str) -> str:
+    """The method of the pick for a request, `own` the upstream's. A session is a key of `hash`, but
+    where prompts decide it is only one of their terms.
+    """
+    asked = METHODS.get(str(wishes.get("policy", "")), "")
+    if not asked:
+        return "hash" if "session" in wishes and own != "kv" else own
+    return own if asked == "kv" and own != "kv" else asked
+
+
+def salt(wishes: Mapping[str, str | float], sent: str | None) -> str:
+    """The `cache_salt` of a request in a cache scope, `sent` its body's. A digest: every engine
+    takes it, and it tells nothing of either.
+    """
+    text = f"{wishes['cache-scope']}\0{sent or ''}".encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def left_s(wishes: Mapping[str, str | float] | None, total_s: float, elapsed_s: float) -> float:

@@ -20,6 +20,7 @@ from gateway.responses import ID_PREFIX
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
     from gateway.context import Context
+    from gateway.decisions import Decisions
     from gateway.responses import ResponseMap
     from gateway.stats import Statistics
 
@@ -51,12 +52,19 @@ def termination(ctx: Context) -> str:
 
 
 class Recorder:
-    __slots__ = ("_gatehouse", "_responses", "_stats")
+    __slots__ = ("_gatehouse", "decisions", "responses", "stats")
 
-    def __init__(self, gatehouse: Gatehouse, stats: Statistics, responses: ResponseMap) -> None:
+    def __init__(
+        self,
+        gatehouse: Gatehouse,
+        stats: Statistics,
+        responses: ResponseMap,
+        decisions: Decisions,
+    ) -> None:
+        self.decisions = decisions
         self._gatehouse = gatehouse
-        self._stats = stats
-        self._responses = responses
+        self.stats = stats
+        self.responses = responses
 
     def __call__(self, ctx: Context) -> None:
         """Settles a request that has ended. A fault in a log or count is logged, not passed on."""
@@ -75,9 +83,11 @@ class Recorder:
         if ctx.error is None:
             ctx.error = ctx.first_error  # it is counted and logged, whatever answered instead
         try:
-            self._stats.request(ctx)
+            self.stats.request(ctx)
+            if ctx.kv is not None:
+                self.decisions.ended(ctx)
             if leg is not None and leg.reply_id.startswith(ID_PREFIX):
-                self._responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
+                self.responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
             for line, sink, condition in ctx.plan.logs:
                 if condition is None or condition(ctx) not in _NOT_LOGGED:
                     line.write(ctx, sink.buffer)

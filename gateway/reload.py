@@ -9,7 +9,7 @@ from gateway.conf.errors import ConfigErrors, one_line
 from gateway.conf.model import Config, EngineLine
 
 # Fields of Config that a worker takes on when it is born.
-BORN_WITH = ("user", "group", "rlimit_nofile", "env")
+BORN_WITH = ("user", "group", "rlimit_nofile", "env", "kv_index_bytes")
 SHOWN_MAX = 40  # changes named in the log line; the rest is counted
 
 
@@ -72,7 +72,7 @@ def _engines(upstream: str, old: tuple[EngineLine, ...], new: tuple[EngineLine, 
 def _settings(line: EngineLine) -> tuple[object, ...]:
     return (
         line.weight, line.max_fails, line.fail_timeout_s, line.max_conns, line.backup, line.down,
-        line.drain, line.role, line.events,
+        line.drain, line.role, line.events, line.replay, line.ranks,
     )  # fmt: skip
 
 

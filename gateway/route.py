@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway import errors
+from gateway import errors, policy
 from gateway.conf.resolve_proxy import split_target
 from gateway.forms import model_span
-from gateway.paths import is_inference, plain
+from gateway.paths import PROMPTED, is_inference, plain
 from gateway.plan import FORBIDDEN
 from gateway.sites import upstream_target
 from native._core import Scan, rewrite, scan
@@ -96,8 +96,10 @@ def read(ctx: Context) -> Scan | None:
         return None
 
 
-def settle(ctx: Context) -> None:
-    """Names the upstream and prepares the body. Raises ModelNotFound, ModelRequired."""
+def settle(ctx: Context, seen: bytes) -> None:
+    """Names the upstream and prepares the body. `seen`: the plain path that the engine will see.
+    Raises ModelNotFound, ModelRequired.
+    """
     plan = ctx.plan
     found = ctx.scan
     span = learn(ctx)
@@ -116,6 +118,8 @@ def settle(ctx: Context) -> None:
             if ctx.request.get(name) is not None:
                 ctx.stripped += 1
     if found is not None:
+        if "cache-scope" in ctx.policy and seen in PROMPTED:
+            ctx.salt = policy.salt(ctx.policy, found.cache_salt)
         _edit(ctx, found, named)
     elif span is not None and named is not None and named.edits is not None and ctx.body:
         ctx.body = ctx.body[: span[0]] + named.model.encode() + ctx.body[span[1] :]
@@ -154,12 +158,15 @@ def asked_for(ctx: Context) -> Engine:
 
 
 def _edit(ctx: Context, found: Scan, named: Named | None) -> None:
-    """Puts the engine's name in the place of an alias, and cuts what a stranger must not set."""
+    """Puts the engine's name in the place of an alias, cuts what a stranger must not set, and adds
+    the salt of a cache scope: what the scope promises, the engine has to keep.
+    """
     strip = found.forbidden and not ctx.plan.trust
     model = None if named is None else named.quoted
-    if not strip and model is None:
+    salt = None if ctx.salt is None else b'"%b"' % ctx.salt.encode()
+    if not strip and model is None and salt is None:
         return
     if strip:
         ctx.stripped += len(found.strip)
     assert ctx.body is not None
-    ctx.body = rewrite(ctx.body, found, model=model, strip=strip)
+    ctx.body = rewrite(ctx.body, found, model=model, strip=strip, cache_salt=salt)

@@ -18,9 +18,11 @@ from gateway import __version__
 from gateway.orders import State
 
 if TYPE_CHECKING:
+    from gateway.caches import Caches
     from gateway.engine import Engine
     from gateway.engines import EngineTable
     from gateway.stats import Statistics
+    from gateway.tokens import TokenSources
 
 Document = dict[str, Any]  # JSON
 
@@ -39,9 +41,17 @@ class Status:
     """`say` puts this worker's own numbers into the shared ones, which are what is shown."""
 
     def __init__(
-        self, table: EngineTable, stats: Statistics, life: Life, say: Callable[[], None]
+        self,
+        table: EngineTable,
+        stats: Statistics,
+        life: Life,
+        say: Callable[[], None],
+        tokens: TokenSources,
+        caches: Caches,
     ) -> None:
         self.life = life
+        self._caches = caches
+        self._tokens = tokens
         self._table = table
         self._stats = stats
         self._say = say
@@ -96,9 +106,25 @@ class Status:
                 "models": list(group.conf.models),
                 "aliases": dict(group.conf.aliases),
                 "balance": group.conf.balance.method,
+                "tokenizer": self._tokenizer(group.name),
                 "engines": [self._engine(engine) for engine in group.engines],
             }
             for group in self._table.groups.values()
+        }
+
+    def _tokenizer(self, upstream: str) -> Document | None:
+        """Where prompts of a kv_aware upstream are read, in the worker that answers."""
+        source = self._tokens.by_upstream.get(upstream)
+        if source is None:
+            return None
+        vocabulary = source.vocabulary
+        return {
+            "state": source.state,
+            "why": source.why,
+            "compared": source.verdict,
+            "folder": source.folder,
+            "kind": "" if vocabulary is None else vocabulary.tokenizer.kind,
+            "cache": {} if vocabulary is None else vocabulary.tokenizer.stats(),
         }
 
     def _engine(self, engine: Engine) -> Document:
@@ -113,6 +139,7 @@ class Status:
             "weight": engine.line.weight,
             "backup": engine.line.backup,
             "role": engine.line.role,
+            "kv": self._caches.status(engine),
             "fails": fails,
             "pool": {
                 "idle": idle,

@@ -43,7 +43,7 @@ def turn(exchange: Exchange, status: int, error: errors.GatewayError | None) -> 
     ctx.first_error = error
     ctx.forced = status if page.status is None else page.status
     ctx.plan = found
-    ctx.group = ctx.pinned = ctx.scan = ctx.edits = None
+    ctx.group = ctx.pinned = ctx.scan = ctx.edits = ctx.kv = ctx.salt = None
     found.made.follow(ctx, former.made, named=page.uri is None)
     return found
 

@@ -69,19 +69,48 @@ class ControlPlane:
         self, group: Group, engine: Engine, path: str, timeout_s: float
     ) -> tuple[int, bytes]:
         """(status, body). Raises Unreachable: no reply in `timeout_s`, or one that is too long."""
+        headers = {"connection": "close"}
+        return await self._ask(group, engine, ("GET", path, headers, b""), timeout_s)
+
+    async def post(
+        self,
+        group: Group,
+        engine: Engine,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        authorization: str = "",
+    ) -> tuple[int, bytes]:
+        """(status, body) of a JSON body's reply. `authorization`: where the upstream has no
+        `api_key`. Raises as `get` does.
+        """
+        headers = {"content-type": "application/json"}
+        if authorization:
+            headers["authorization"] = authorization
+        return await self._ask(group, engine, ("POST", path, headers, body), timeout_s)
+
+    async def _ask(
+        self,
+        group: Group,
+        engine: Engine,
+        what: tuple[str, str, dict[str, str], bytes],
+        timeout_s: float,
+    ) -> tuple[int, bytes]:
         line = engine.line
+        method, path, headers, content = what
         scheme = "https" if engine.pools[1] is not None and engine.pools[0] is None else "http"
-        host = "localhost" if line.unix_path else line.address
-        headers = {"user-agent": "kvgate", "connection": "close"}
+        host = "localhost" if line.unix_path else line.server
+        headers["user-agent"] = "kvgate"
         if group.conf.api_key:
             headers["authorization"] = f"Bearer {group.conf.api_key}"
         name = self._ways[group.name][1] if group.name in self._ways else ""
         body = b""
         try:
             async with self._client(line.unix_path, group.name).stream(
-                "GET",
+                method,
                 f"{scheme}://{host}{path}",
                 headers=headers,
+                content=content or None,
                 timeout=timeout_s,
                 extensions={"sni_hostname": name} if name else {},
             ) as reply:

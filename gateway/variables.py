@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gateway import peer, values
+from gateway import peer, values, values_kv
 from gateway.addresses import packed
 from gateway.conf import variables
 from gateway.conf.model import Template, Var
@@ -27,6 +27,7 @@ _NO_MAPS: Maps = {}
 
 TABLE: dict[str, Getter] = {
     **values.TABLE,
+    **values_kv.TABLE,
     "ssl_client_s_dn": peer.subject,
     "ssl_client_verify": peer.verified,
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from gateway import server
+from gateway import inquiry, server
 from gateway.app import App, build
 from gateway.channel import Channel
 from gateway.conf.model import Config
@@ -48,6 +48,7 @@ class Worker:
         self._link = Link(post.channel, self._obey, self._orphaned)
         self.app: App = build(post.config, post.memory, self._ask, self._tell_models)
         self.app.life.state = post.state
+        self.app.caches.again = self._ask_again
         self._hear(post.news)
         for address, listener in self.app.by_address.items():
             listener.sock = post.sockets[address]
@@ -125,6 +126,9 @@ class Worker:
     def _tell_models(self, upstream: str, cards: list[dict[str, Any]]) -> None:
         self._link.tell({"models": {"upstream": upstream, "cards": cards}})
 
+    def _ask_again(self, upstream: str, server: str) -> None:
+        self._link.tell({"ask": {"upstream": upstream, "server": server}})
+
     def _tell_responses(self) -> None:
         new = self.app.pipeline.responses.untold()
         if new:
@@ -139,6 +143,10 @@ class Worker:
                 engine.why = why
         for upstream, cards in news.cards.items():
             self.app.models.hear(upstream, cards)
+        for where, found in news.sources.items():
+            self.app.caches.hear(*where, found)
+        for where, facts in news.facts.items():
+            inquiry.hear(self.app.table, *where, facts)
 
     async def _apply(self, order: Apply) -> None:
         """Another configuration, in place. One at a time; the last step of each is its report."""

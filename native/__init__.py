@@ -6,6 +6,7 @@ there is no slow fallback that sets in silently.
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -13,6 +14,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 VERSION = "0.1.0"
+
+# fastokens would start a thread per core for a long text, each with tables of its own of up to a
+# hundred megabytes, that spins after work. Workers are the parallelism here.
+os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
 
 
 def _load(name: str) -> ModuleType:

@@ -15,7 +15,8 @@ _PHASES = ("connect", "connect", "wait", "body", "done")
 
 cdef class Leg(Reply):
     """One exchange with one engine, its reply relayed to a client. Set target, host, extra, body, edits and
-    reply_extra before start(); `owner` hears leg_head (for the plan's hook statuses) and, once, leg_done."""
+    reply_extra before start(); `owner` hears leg_head (for the plan's hook statuses), leg_first (if hear_first) and,
+    once, leg_done."""
     cdef Pool pool
     cdef RequestPlan request_plan
     cdef object owner
@@ -286,6 +287,10 @@ cdef class Leg(Reply):
             if self.over:
                 return
         self.relay(head, now)
+
+    cdef first_output(self):
+        self.hear_first = False
+        self.owner.leg_first(self)
 
     cdef complete(self, bint excess):
         """The whole reply has come."""

@@ -29,6 +29,10 @@ class Owner(Protocol):
 
     def leg_head(self, leg: Leg) -> bool:
         """Only for the plan's hook statuses: True relays the reply, False discards it."""
+    def leg_first(self, leg: Leg) -> None:
+        """Only where `leg.hear_first`, once: the first event with output, or the first byte of a
+        body that is no event stream. It has not gone to the client yet; the leg must not be ended
+        here."""
     def leg_done(self, leg: Leg) -> None:
         """Exactly once. `leg.relayed` False: the client has had nothing, answer or try again."""
 
@@ -198,6 +202,7 @@ class Leg:
     extra: bytes
     body: bytes | None
     reply_extra: bytes
+    hear_first: bool
     edits: Edits | None
     status: int
     reply_status: int

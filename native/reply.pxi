@@ -35,6 +35,7 @@ cdef class Reply(Timed):
     cdef bint body_done            # the request body has gone out
     cdef public Edits edits
     cdef public bytes reply_extra
+    cdef public bint hear_first    # its owner hears of the first output, once
     cdef readonly int status
     cdef public int reply_status   # what the client is told instead; 0 = the engine's
     cdef readonly bint relayed
@@ -53,6 +54,9 @@ cdef class Reply(Timed):
 
     cdef complete(self, bint excess):
         """The whole reply has come; `excess`: and more than that."""
+
+    cdef first_output(self):
+        """The first output of the reply has come."""
 
     cdef take(self, ReplyHead head):
         """The head is there: decides how the body goes on."""
@@ -258,9 +262,13 @@ cdef class Reply(Timed):
             return
         if self.sse:
             meter_feed(&self.meter, p, n, now)
+            if self.hear_first and self.meter.first != 0:
+                self.first_output()
             return
         if self.meter.first == 0:
             self.meter.first = now
+            if self.hear_first:
+                self.first_output()
         self.meter.last = now
         if self.is_json:
             if self.meter.id_len == 0:

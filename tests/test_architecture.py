@@ -28,35 +28,45 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "error_base", "paths", "forms", "ids", "detached", "addresses"),
-    ("refusals",),
+    ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
+     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts"),
+    ("refusals", "sequence"),
     ("errors",),
-    ("logs", "marks", "ledger", "channel"),
-    ("context", "values", "sites", "retry", "relay_faults", "stats", "responses", "upstream"),
-    ("over", "peer", "variables", "maps", "access"),
+    ("logs", "marks", "ledger", "channel", "feed"),
+    ("events",),
+    (
+        "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
+        "counts_kv", "counts_events", "responses", "upstream",
+    ),
+    ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
+    ("probes",),
+    ("tokens",),
     ("made", "limits", "policy", "secure"),
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
-    ("plan", "turn", "returned", "health", "models", "metrics", "status", "tls"),
-    ("pulse", "server"),
+    ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
+    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
     ("fronts",),
     PHASES,
-    ("exchange",),
+    ("verdict",),
+    ("exchange", "explain"),
     ("pipeline",),
     ("api",),
     ("app",),
     ("worker", "change"),
     ("monitor", "children"),
     ("master",),
-    ("cli_signal", "cli_upstream"),
+    ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
+    ("cli_upstream", "cli_explain"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
 # Decisions take plain data and the time as arguments.
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
-    "relay_faults", "policy", "reload", "upstreams",
+    "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
+    "sources", "trust",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 
@@ -181,4 +191,4 @@ def test_httpx_stays_off_the_data_path() -> None:
         for path in (ROOT / "gateway").glob("*.py")
         if any(within(module, "httpx") for module, _ in imports(path))
     ]
-    assert set(users) <= {"upstream.py", "cli_upstream.py", "demo.py", "demo_chat.py"}
+    assert set(users) <= {"upstream.py", "admin_client.py", "demo.py", "demo_chat.py"}

@@ -58,7 +58,8 @@ async def load(engine: Engine, request: Request, reply: Reply) -> None:
 
 
 async def kv_event_sources(engine: Engine, request: Request, reply: Reply) -> None:
-    reply.json(200, {str(rank): p.config() for rank, p in enumerate(engine.publishers)
+    port = engine.faults.told_port()
+    reply.json(200, {str(rank): p.config(port) for rank, p in enumerate(engine.publishers)
                      if p is not None})
 
 
@@ -101,15 +102,15 @@ def _gauges(engine: Engine) -> list[Gauge]:
 
 
 async def tokenize(engine: Engine, request: Request, reply: Reply) -> None:
-    body = parse_body(request)
+    body, words = parse_body(request), engine.settings.vocabulary
     check_model(body, engine.settings)
     if "messages" in body:
-        ids = conversation(body).ids
+        ids = conversation(body, words).ids
     elif isinstance(body.get("prompt"), str):
-        ids = tokens.encode(body["prompt"])
+        ids = words.text(body["prompt"])
     else:
         raise invalid("prompt", "Field required", "missing", body)
-    texts = [token_text(i) for i in ids] if boolean(body, "return_token_strs") else None
+    texts = [token_text(i, words) for i in ids] if boolean(body, "return_token_strs") else None
     reply.json(200, {"count": len(ids), "max_model_len": engine.settings.max_model_len,
                      "tokens": ids, "token_strs": texts})
 

@@ -19,7 +19,9 @@ from .errors import ApiError, bad, invalid
 from .jobs import Job, request_id
 from .params import Body, Stream, boolean, check_model, generation, integer, parse_body
 from .sequence import Sequence as Generation
+from .settings import Settings
 from .sse import DONE, error_event, logprobs_content
+from .vocabulary import OWN, NoPrompt, Vocabulary
 from .wire import Reply, Request
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Shape:
     named: bool
     token_ids: bool
     logprobs: int | None  # how many of the likeliest tokens are told with each; None = none at all
+    words: Vocabulary = OWN
 
     def finish(self, reason: str) -> str:
         if self.tool is not None and not self.named and reason == "stop":
@@ -52,7 +55,7 @@ class Conversation:
     said: int
 
 
-def conversation(body: Mapping[str, Any]) -> Conversation:
+def conversation(body: Mapping[str, Any], words: Vocabulary) -> Conversation:
     """Renders the messages of a chat body. Raises ApiError."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
@@ -63,7 +66,9 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
         raise ApiError(400, "Cannot apply chat template to an empty conversation. Provide at least "
                             "one message.")
     resume = boolean(body, "continue_final_message")
-    add = boolean(body, "add_generation_prompt", True)
+    flags = {"continue_final_message": resume}
+    if "add_generation_prompt" in body:
+        flags["add_generation_prompt"] = boolean(body, "add_generation_prompt", True)
     if resume and body.get("add_generation_prompt"):
         raise ApiError(400, "Cannot set both `continue_final_message` and `add_generation_prompt` "
                             "to True.")
@@ -71,14 +76,14 @@ def conversation(body: Mapping[str, Any]) -> Conversation:
     if tools is not None and not isinstance(tools, list):
         raise invalid("tools", "Input should be a valid list")
     try:
-        ids = tokens.render_chat(messages, tools, add, resume)
-    except ValueError as exc:
+        ids = words.chat({**body, **flags})
+    except NoPrompt as exc:
         raise ApiError(400, str(exc)) from exc
-    said = len(tokens.encode(tokens.content_text(messages[-1].get("content")))) if resume else 0
+    said = len(words.text(tokens.content_text(messages[-1].get("content")))) if resume else 0
     return Conversation(ids, said)
 
 
-def shape(body: Mapping[str, Any], reasoning: int) -> Shape:
+def shape(body: Mapping[str, Any], settings: Settings) -> Shape:
     """Raises ApiError for a tool choice without its tool."""
     choice, tools = body.get("tool_choice"), body.get("tools") or []
     names = [t["function"]["name"] for t in tools
@@ -98,17 +103,17 @@ def shape(body: Mapping[str, Any], reasoning: int) -> Shape:
         tool = names[0]
     elif choice not in (None, "auto", "none"):
         raise invalid("tool_choice", "Input should be none, auto, required or a named tool")
-    return Shape(reasoning, tool, named, boolean(body, "return_token_ids"),
+    return Shape(settings.reasoning_tokens, tool, named, boolean(body, "return_token_ids"),
                  (integer(body, "top_logprobs", 0, low=0) or 0) if boolean(body, "logprobs")
-                 else None)
+                 else None, settings.vocabulary)
 
 
 async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     body = parse_body(request)
     model = check_model(body, engine.settings)
-    talk = conversation(body)
+    talk = conversation(body, engine.settings.vocabulary)
     stream = Stream.parse(body)
-    form = shape(body, engine.settings.reasoning_tokens)
+    form = shape(body, engine.settings)
     limit = integer(body, "max_completion_tokens", integer(body, "max_tokens", low=1), low=1)
     params = generation(body, request, engine.settings, len(talk.ids), limit, talk.said)
     name = request_id(request, "chatcmpl")
@@ -167,15 +172,18 @@ def _choice(seq: Generation, form: Shape) -> Body:
 
 
 def _logprobs(ids: list[int], form: Shape) -> Body | None:
-    return None if form.logprobs is None else {"content": logprobs_content(ids, form.logprobs)}
+    return None if form.logprobs is None else {
+        "content": logprobs_content(ids, form.logprobs, form.words)}
 
 
 def split_reasoning(seq: Generation, count: int) -> tuple[str, str]:
     """The first `count` tokens' text, and the rest."""
     if count <= 0:
         return "", seq.text
+    words = seq.params.vocabulary
     out = seq.tokens[seq.prompt_len : seq.prompt_len + count]
-    head = tokens.decode(t for t in out if t != tokens.EOS)[: len(seq.text)]
+    pieces = b"".join(map(words.piece, out)).decode("utf-8", "replace")
+    head = pieces.removesuffix(tokens.SPECIAL[0])[: len(seq.text)]
     return head, seq.text[len(head) :]
 
 

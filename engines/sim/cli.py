@@ -18,6 +18,7 @@ from .faults import Fault, FaultError
 from .model import PROFILES, profile
 from .server import Server
 from .settings import EventSettings, Lora, Settings, TransferSettings
+from .vocabulary import OWN, Vocabulary
 
 EXIT_BIND, EXIT_DIED = 3, 1
 
@@ -36,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="kvgate sim", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs a simulated vLLM server: no model, no accelerator, vLLM's interfaces.",
-        epilog=f"profiles: {', '.join(PROFILES)}, fixed:MS (every step takes MS milliseconds)")
+        epilog=f"profiles: {', '.join(PROFILES)}, fixed:MS (every step takes MS milliseconds); "
+               "constants in ms may follow: h100-8b-tp1,b=0.04")
     p.add_argument("model", nargs="?", default="sim", help="model name (default: sim)")
     net = p.add_argument_group("server")
     net.add_argument("--served-model-name", nargs="+", metavar="NAME")
@@ -65,12 +67,19 @@ def parser() -> argparse.ArgumentParser:
     eng.add_argument("--max-num-batched-tokens", type=int)
     eng.add_argument("--data-parallel-size", type=int, default=1)
     eng.add_argument("--seed", type=int, default=0)
+    eng.add_argument("--tokenizer", metavar="FOLDER",
+                     help="make token ids as this model does; default: a scheme of its own")
+    eng.add_argument("--chat-template", metavar="FILE", help="in place of the tokenizer's own")
     eng.add_argument("--tokens", type=int, default=16, metavar="N",
                      help="tokens of a reply, its end included, when nothing else ends it")
     eng.add_argument("--reasoning-tokens", type=int, default=0, metavar="N",
                      help="the first N tokens of a chat reply are reasoning")
     kv = p.add_argument_group("KV events and hand-over")
     kv.add_argument("--kv-events-config", type=_json_object, default={}, metavar="JSON")
+    kv.add_argument("--kv-events-bytes-hashes", action="store_true",
+                    help="block hashes as 32 bytes, as VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")
+    kv.add_argument("--kv-events-arrays", action="store_true",
+                    help="events as arrays, as older versions send them")
     kv.add_argument("--kv-transfer-config", type=_json_object, metavar="JSON")
     kv.add_argument("--link-gb-s", type=float, metavar="GB/S",
                     help="bandwidth of this engine's link for transfers; 0 = no transfer time")
@@ -134,9 +143,20 @@ def _settings(a: argparse.Namespace) -> Settings:
         enable_prompt_tokens_details=a.enable_prompt_tokens_details,
         enable_request_id_headers=a.enable_request_id_headers,
         enable_server_load_tracking=a.enable_server_load_tracking,
-        events=EventSettings.parse(a.kv_events_config), transfer=transfer, fragile=a.fragile,
+        events=replace(EventSettings.parse(a.kv_events_config), arrays=a.kv_events_arrays,
+                       bytes_hashes=a.kv_events_bytes_hashes),
+        transfer=transfer, fragile=a.fragile,
         faults=tuple(a.fault), record=a.record,
+        vocabulary=_vocabulary(a.tokenizer, a.chat_template or ""),
     )
+
+
+def _vocabulary(folder: str | None, chat_template: str) -> Vocabulary:
+    if not folder:
+        return OWN
+    from .model_folder import Folder
+
+    return Folder(folder, chat_template)
 
 
 def _loras(specs: Sequence[str]) -> tuple[Lora, ...]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from . import tokens
 from .errors import ApiError, bad, invalid
 from .jobs import CHOICES_MAX, Job, request_id
 from .params import Body, Stream, boolean, check_model, generation, integer, parse_body
 from .sequence import Sequence as Generation
 from .sse import DONE, data, error_event, logprobs_lists
+from .vocabulary import Vocabulary
 from .wire import Reply, Request
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _MAX_TOKENS_DEFAULT = 16
 
 
-def prompts(value: Any) -> list[list[int]]:
+def prompts(value: Any, words: Vocabulary) -> list[list[int]]:
     """Token ids of each prompt of a `prompt` field. Raises ApiError."""
     if value is None or value == "":
         raise bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if value == []:
         raise ApiError(400, "You must pass at least one prompt")
     if isinstance(value, str):
-        return [tokens.encode(value)]
+        return [words.text(value)]
     if isinstance(value, list) and value:
         if all(isinstance(v, str) for v in value):
-            return [tokens.encode(v) for v in value]
+            return [words.text(v) for v in value]
         if _is_ids(value):
             return [value]
         if all(isinstance(v, list) and (not v or _is_ids(v)) for v in value):
@@ -48,7 +48,7 @@ def _is_ids(value: list[Any]) -> bool:
 async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     body = parse_body(request)
     model = check_model(body, engine.settings)
-    lists = prompts(body.get("prompt"))
+    lists = prompts(body.get("prompt"), engine.settings.vocabulary)
     if not all(lists):
         raise ApiError(400, "The decoder prompt cannot be empty")
     if len(lists) > CHOICES_MAX:
@@ -101,7 +101,7 @@ def _choice(seq: Generation, want: tuple[bool, bool]) -> Body:
     out = seq.tokens[seq.prompt_len :]
     return {
         "index": seq.index, "text": seq.text,
-        "logprobs": logprobs_lists(out, 0) if logprobs else None,
+        "logprobs": logprobs_lists(out, 0, seq.params.vocabulary) if logprobs else None,
         "finish_reason": seq.finish_reason, "stop_reason": seq.stop_reason,
         "token_ids": out if ids else None, "prompt_logprobs": None,
         "prompt_token_ids": seq.tokens[: seq.prompt_len] if ids else None,
@@ -154,7 +154,8 @@ class CompletionWriter:
         first = self._ids and out == 1
         choice = {
             "index": seq.index, "text": delta,
-            "logprobs": logprobs_lists([token], len(seq.text) - len(delta))
+            "logprobs": logprobs_lists(
+                [token], len(seq.text) - len(delta), seq.params.vocabulary)
             if self._logprobs else None,
             "finish_reason": reason, "stop_reason": seq.stop_reason,
             "prompt_token_ids": seq.tokens[: seq.prompt_len] if first else None,

@@ -34,7 +34,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     model = check_model(body, engine.settings)
     if body.get("input") is None:
         raise invalid("input", "Field required", "missing", body)
-    lists = prompts(body["input"])
+    lists = prompts(body["input"], engine.settings.vocabulary)
     limit = engine.settings.max_model_len
     for ids in lists:
         if len(ids) > limit:

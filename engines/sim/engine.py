@@ -35,7 +35,8 @@ class Engine:
         self.faults = Faults(settings.faults, self)
         for publisher in self.publishers:
             if publisher is not None:
-                publisher.sendings = self.faults.sendings
+                publisher.sending = self.faults.sending
+                publisher.replaying = self.faults.replaying
         self.transfer = None if settings.transfer is None else Transfer(settings, self.cores)
         self.ended = asyncio.Event()  # the process is to end, having died of a request
         if self.transfer is not None:
@@ -125,6 +126,7 @@ class Engine:
             "remote": sum(len(c.scheduler.remote) for c in self.cores),
             "aborted": sum(c.aborted for c in self.cores),
             "steps": sum(c.steps for c in self.cores),
+            "late_s": sum(c.late_s for c in self.cores),
             "in_flight": self.in_flight,
             "connections": 0 if site is None else len(site.connections),
             "accepted": 0 if site is None else site.accepted,

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -24,17 +25,35 @@ END_SEQ = b"\xff" * 8
 _DOWN = object()
 _RESTART = object()
 
-# For one batch: delay in s of each sending, and whether the replay buffer gets it.
-Sendings = Callable[[], tuple[list[float], bool]]
+GARBAGE = b"\xc1 this is no batch"
 
 
-def event_map(event: Event, block_size: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What becomes of one batch."""
+
+    delays_s: tuple[float, ...] = (0.0,)  # one for each time it is sent
+    kept: bool = True  # the replay buffer gets it
+    garbage: bool = False  # sent as something that is no batch
+
+
+SEND = Sending()
+Faulty = Callable[[], Sending]
+# How a replay goes: whole, silent (no answer), hole (all but the second half's first batch), cut
+# (the first half, and no sign of an end).
+Replayed = Callable[[], str]
+
+
+def event_map(event: Event, block_size: int, bytes_hashes: bool = False) -> dict[str, Any]:
     """One event as vLLM sends it: a map with a `type`, defaults left out."""
+    def told(digest: bytes) -> int | bytes:
+        return digest if bytes_hashes else external(digest)
+
     if isinstance(event, Stored):
         out: dict[str, Any] = {
             "type": "BlockStored",
-            "block_hashes": [external(h) for h in event.hashes],
-            "parent_block_hash": None if event.parent is None else external(event.parent),
+            "block_hashes": [told(h) for h in event.hashes],
+            "parent_block_hash": None if event.parent is None else told(event.parent),
             "token_ids": event.token_ids, "block_size": block_size, "lora_id": event.lora_id,
             "medium": "GPU", "lora_name": event.lora_name, "extra_keys": event.extra_keys,
             "group_idx": 0, "kv_cache_spec_kind": "full_attention",
@@ -43,10 +62,19 @@ def event_map(event: Event, block_size: int) -> dict[str, Any]:
             out["session_id"] = event.session_id
         return out
     if isinstance(event, Removed):
-        return {"type": "BlockRemoved", "block_hashes": [external(event.hash)], "medium": "GPU",
+        return {"type": "BlockRemoved", "block_hashes": [told(event.hash)], "medium": "GPU",
                 "group_idx": 0}
     assert isinstance(event, Cleared)
     return {"type": "AllBlocksCleared"}
+
+
+def event_array(event: dict[str, Any]) -> list[Any]:
+    """The same in the form of older versions: values in their order, the name first."""
+    order = ["type", "block_hashes", "medium"]
+    if event["type"] == "BlockStored":
+        order[2:2] = ["parent_block_hash", "token_ids", "block_size", "lora_id"]
+        order += ["lora_name", "extra_keys"]
+    return [event[name] for name in order if name in event]
 
 
 def offset_port(endpoint: str | None, rank: int) -> str | None:
@@ -70,7 +98,8 @@ class Publisher:
     def __init__(self, settings: EventSettings, rank: int, block_size: int,
                  host: str = "127.0.0.1") -> None:
         self._settings, self._rank, self._block_size = settings, rank, block_size
-        self.sendings: Sendings | None = None
+        self.sending: Faulty = lambda: SEND
+        self.replaying: Replayed = lambda: "whole"
         self.next_seq = 0
         self.lost = 0
         self._topic = settings.topic.encode()
@@ -98,11 +127,12 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"kv-events-{rank}")
         self._thread.start()
 
-    def config(self) -> dict[str, Any]:
-        """This rank's entry of GET /kv_event_sources."""
+    def config(self, port: int = 0) -> dict[str, Any]:
+        """This rank's entry of GET /kv_event_sources; `port` is told in place of the real one."""
         s = self._settings
+        endpoint = f"{self.endpoint.rpartition(':')[0]}:{port}" if port else self.endpoint
         return {
-            "enable_kv_cache_events": True, "publisher": s.publisher, "endpoint": self.endpoint,
+            "enable_kv_cache_events": True, "publisher": s.publisher, "endpoint": endpoint,
             "replay_endpoint": self.replay_endpoint, "buffer_steps": s.buffer_steps, "hwm": s.hwm,
             "max_queue_size": s.max_queue_size, "topic": s.topic,
         }
@@ -111,8 +141,7 @@ class Publisher:
         """Sends one batch; never waits."""
         seq = self.next_seq
         self.next_seq += 1
-        sendings = ([0.0], True) if self.sendings is None else self.sendings()
-        self._put((seq, time.time(), events, sendings))
+        self._put((seq, time.time(), events, self.sending()))
 
     def restart(self) -> None:
         """Sequence numbers start at 0 again and the replay buffer is empty."""
@@ -165,12 +194,17 @@ class Publisher:
         if item is _RESTART:
             self._buffer.clear()
             return True
-        seq, when, events, (delays, keep) = item
-        maps = [event_map(e, self._block_size) for e in events]
-        payload = pack([when, maps, self._rank])
-        if keep:
+        seq, when, events, sending = item
+        told: list[Any] = [
+            event_map(e, self._block_size, self._settings.bytes_hashes) for e in events]
+        if self._settings.arrays:
+            told = [event_array(event) for event in told]
+        payload = pack([when, told, self._rank])
+        if sending.kept:
             self._buffer.append((seq, payload))
-        for delay in delays:
+        if sending.garbage:
+            payload = GARBAGE
+        for delay in sending.delays_s:
             if delay > 0:
                 self._late.append((time.monotonic() + delay, seq, payload))
             else:
@@ -193,10 +227,18 @@ class Publisher:
             return
         client, _, start = frames
         first = int.from_bytes(start, "big")
-        for seq, payload in self._buffer:
-            if seq >= first:
-                router.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
-        router.send_multipart((client, b"", b"", END_SEQ, b""))
+        how = self.replaying()
+        if how == "silent":
+            return
+        batches = [(seq, payload) for seq, payload in self._buffer if seq >= first]
+        if how == "hole" and len(batches) > 2:
+            del batches[len(batches) // 2]
+        if how == "cut":
+            del batches[(len(batches) + 1) // 2 :]
+        for seq, payload in batches:
+            router.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
+        if how != "cut":
+            router.send_multipart((client, b"", b"", END_SEQ, b""))
 
 
 def _bind(sock: zmq.Socket[bytes], endpoint: str, host: str) -> str:

@@ -19,6 +19,12 @@ replaces those in force). Common keys: `times` (default: always), `p` (probabili
     events_drop, events_dup, events_late (ms)   KV event batches lost (the replay has them),
                               sent twice, sent late
     events_lost               lost for the replay, too
+    events_garbage            sent as bytes that are no batch; the replay has them right
+    replay_silent             a replay that is asked for and does not come
+    replay_hole               a batch is missing in the middle of a replay
+    replay_cut                the second half of a replay and its end are missing, as they are when
+                              the socket is full
+    sources_port  port        /kv_event_sources tells that port, where nobody publishes
     seq_restart, restart, die at once: sequence numbers from 0; all memory lost; EngineCore dead
 """
 
@@ -31,6 +37,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import error_body
+from .events import SEND, Sending
 from .taps import CutTap, ErrorTap, SilentTap, SlowTap
 from .transfer import DEAD
 from .wire import Reply, Request
@@ -46,7 +53,9 @@ _KINDS: dict[str, dict[str, type]] = {
     "silent": {}, "silent_after": {"after": int}, "error_after": {"after": int},
     "reset": {"how": str}, "garbage": {}, "status": {"code": int, "retry_after": int},
     "unhealthy": {}, "events_drop": {}, "events_dup": {}, "events_late": {"ms": float},
-    "events_lost": {}, "seq_restart": {}, "restart": {}, "die": {},
+    "events_lost": {}, "events_garbage": {}, "replay_silent": {}, "replay_hole": {},
+    "replay_cut": {},
+    "sources_port": {"port": int}, "seq_restart": {}, "restart": {}, "die": {},
 }
 AT_ONCE = ("seq_restart", "restart", "die")
 
@@ -65,6 +74,7 @@ class Fault:
     how: str = "fin"
     ms: float = 100.0
     code: int = 500
+    port: int = 1
     retry_after: int | None = None
     times: int | None = None
     p: float = 1.0
@@ -111,7 +121,7 @@ class Fault:
         return True
 
     def meets(self, request: Request) -> bool:
-        if self.kind.startswith("events_"):
+        if self.kind.startswith(("events_", "replay_", "sources_")):
             return False
         if self.path is not None:
             return request.path.startswith(self.path)
@@ -146,16 +156,32 @@ class Faults:
     def state(self) -> list[dict[str, Any]]:
         return [{"spec": f.spec, "hits": f.hits} for f in self._faults]
 
-    def sendings(self) -> tuple[list[float], bool]:
-        """For one KV event batch: delays in s of each sending, and whether the replay has it."""
+    def sending(self) -> Sending:
+        """What becomes of one KV event batch."""
         for fault in self._faults:
             if fault.kind.startswith("events_") and fault.strikes():
                 if fault.kind == "events_late":
-                    return [fault.ms / 1000], True
+                    return Sending((fault.ms / 1000,))
                 if fault.kind == "events_dup":
-                    return [0.0, 0.0], True
-                return [], fault.kind == "events_drop"
-        return [0.0], True
+                    return Sending((0.0, 0.0))
+                if fault.kind == "events_garbage":
+                    return Sending(garbage=True)
+                return Sending((), kept=fault.kind == "events_drop")
+        return SEND
+
+    def replaying(self) -> str:
+        """How a replay goes: whole, silent, hole or cut."""
+        for fault in self._faults:
+            if fault.kind.startswith("replay_") and fault.strikes():
+                return fault.kind.removeprefix("replay_")
+        return "whole"
+
+    def told_port(self) -> int:
+        """The port that events are said to come from, 0 = the real one."""
+        for fault in self._faults:
+            if fault.kind == "sources_port" and fault.strikes():
+                return fault.port
+        return 0
 
     async def apply(self, request: Request, reply: Reply) -> bool:
         """True when a fault has taken the place of the reply."""

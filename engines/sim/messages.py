@@ -97,7 +97,7 @@ async def count_tokens(engine: Engine, request: Request, reply: Reply) -> None:
     try:
         body = parse_body(request)
         check_model(body, engine.settings)
-        count = len(conversation(to_chat(body)).ids)
+        count = len(conversation(to_chat(body), engine.settings.vocabulary).ids)
     except ApiError as exc:
         _error(reply, exc)
         return
@@ -119,7 +119,8 @@ async def _handle(engine: Engine, request: Request, reply: Reply) -> None:
     if limit <= 0:
         raise invalid("max_tokens", "Value error, max_tokens must be positive")
     chat = to_chat(body)
-    talk, form = conversation(chat), shape(chat, engine.settings.reasoning_tokens)
+    talk = conversation(chat, engine.settings.vocabulary)
+    form = shape(chat, engine.settings)
     wanted = {**body, "stop": body.get("stop_sequences"), "stream_options": None, "n": None}
     params = generation(wanted, request, engine.settings, len(talk.ids), limit)
     job = Job(engine, request, reply, request_id(request, "chatcmpl"))

@@ -189,7 +189,7 @@ def generation(body: Mapping[str, Any], request: Request, settings: Settings, pr
         n=n, cache_salt=salt, lora=lora,
         session_id=request.get("x-session-id") or body.get("session_id"),
         report_full=extra.get("kv_cache_report_mode") == "full",
-        kv_transfer_params=kv or None,
+        kv_transfer_params=kv or None, vocabulary=settings.vocabulary,
     )
 
 

@@ -97,7 +97,8 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     instructions = body.get("instructions")
     lead = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
     chat = {"messages": lead + messages, "tools": _tools(body), "tool_choice": _choice(body)}
-    talk, form = conversation(chat), shape(chat, engine.settings.reasoning_tokens)
+    talk = conversation(chat, engine.settings.vocabulary)
+    form = shape(chat, engine.settings)
     limit = integer(body, "max_output_tokens", low=1)
     room = engine.settings.max_model_len - len(talk.ids)
     params = generation({**body, "n": None}, request, engine.settings, len(talk.ids),

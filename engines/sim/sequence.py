@@ -10,6 +10,7 @@ from typing import Any
 from . import text, tokens
 from .cache import NONE_HASH, Extra, hash_block
 from .settings import Lora
+from .vocabulary import OWN, Vocabulary
 
 
 class State(enum.Enum):
@@ -34,6 +35,7 @@ class Params:
     session_id: str | None = None
     report_full: bool = False
     kv_transfer_params: Mapping[str, Any] | None = None
+    vocabulary: Vocabulary = OWN
 
 
 # (sequence, text since the last call, token, finish reason or None)
@@ -44,7 +46,7 @@ class Sequence:
     """`tokens` = prompt and output; `computed` of them have KV; `stored` blocks are findable."""
 
     __slots__ = (
-        "_hold", "_sent", "arrival", "blocks", "cached", "computed", "digest", "error",
+        "_hold", "_said", "_sent", "arrival", "blocks", "cached", "computed", "digest", "error",
         "external", "finish_reason", "finished_at", "first_at", "first_scheduled", "hashes",
         "id", "index", "kv_result", "last_at", "local_hit", "params", "preemptions",
         "prompt_len", "pulled", "remote_cached", "sink", "state", "stop_reason", "stored",
@@ -57,6 +59,7 @@ class Sequence:
         self.prompt_len = len(prompt)
         self.tokens = list(prompt)
         self.digest = text.digest(prompt)
+        self._said = prompt[-1] if params.vocabulary is OWN else tokens.ASSISTANT
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []
         self.computed = self.stored = 0
@@ -113,14 +116,16 @@ class Sequence:
         self.last_at = now
         params = self.params
         ended = self.output_len + 1 >= max(params.length, params.min_tokens, 1)
-        token = tokens.EOS if ended else text.next_token(self.digest, self.tokens[-1], params.seed)
+        said = tokens.EOS if ended else text.next_token(self.digest, self._said, params.seed)
+        self._said = said
+        token = params.vocabulary.reply(said)
         self.tokens.append(token)
         self.digest = text.extend(self.digest, token)
         reason: str | None = None
         if ended:
             reason = "stop"
         else:
-            self.text += tokens.token_bytes(token).decode("ascii")
+            self.text += tokens.token_bytes(said).decode("ascii")
             reason = self._stopped()
         if reason is None and (
             self.output_len >= params.max_tokens or len(self.tokens) >= max_model_len

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .model import PROFILES, Profile
+from .vocabulary import OWN, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,14 @@ class EventSettings:
     hwm: int = 100_000
     max_queue_size: int = 100_000
     topic: str = ""
+    # Not keys of vLLM's config but of its environment and of older versions.
+    bytes_hashes: bool = False  # VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
+    arrays: bool = False  # events as arrays, as before 0.32
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> EventSettings:
         """Raises ValueError on a key vLLM does not have."""
-        known = {f.name for f in fields(cls)}
+        known = {f.name for f in fields(cls)} - {"bytes_hashes", "arrays"}
         for key in raw:
             if key not in known:
                 raise ValueError(f"unknown key `{key}` in --kv-events-config")
@@ -109,3 +113,4 @@ class Settings:
     fragile: bool = False
     faults: tuple[str, ...] = ()
     record: bool = False
+    vocabulary: Vocabulary = OWN

@@ -9,6 +9,7 @@ import orjson
 
 from . import tokens
 from .errors import error_body
+from .vocabulary import Vocabulary
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,29 +27,30 @@ def error_event(message: str) -> bytes:
     return data(error_body(message, "InternalServerError", 500))
 
 
-def token_text(token: int) -> str:
-    return tokens.token_bytes(token).decode("utf-8", "replace")
+def token_text(token: int, words: Vocabulary) -> str:
+    return words.piece(token).decode("utf-8", "replace")
 
 
-def logprobs_content(ids: Iterable[int], top: int) -> list[dict[str, Any]]:
+def logprobs_content(ids: Iterable[int], top: int, words: Vocabulary) -> list[dict[str, Any]]:
     """Chat log probabilities: the simulated model is always equally sure."""
     out = []
     for token in ids:
-        likeliest = [token, *(tokens.word_token(i, False) for i in range(top))][:top]
-        own = _logprob(token, 0)
-        own["top_logprobs"] = [_logprob(t, rank) for rank, t in enumerate(likeliest)]
+        others = (words.reply(tokens.word_token(i, False)) for i in range(top))
+        own = _logprob(token, 0, words)
+        own["top_logprobs"] = [
+            _logprob(t, rank, words) for rank, t in enumerate([token, *others][:top])]
         out.append(own)
     return out
 
 
-def _logprob(token: int, rank: int) -> dict[str, Any]:
-    return {"token": token_text(token), "logprob": -0.5 - rank,
-            "bytes": list(tokens.token_bytes(token))}
+def _logprob(token: int, rank: int, words: Vocabulary) -> dict[str, Any]:
+    return {"token": token_text(token, words), "logprob": -0.5 - rank,
+            "bytes": list(words.piece(token))}
 
 
-def logprobs_lists(ids: Iterable[int], offset: int) -> dict[str, Any]:
+def logprobs_lists(ids: Iterable[int], offset: int, words: Vocabulary) -> dict[str, Any]:
     """Completion log probabilities; `offset` = characters before the first token."""
-    texts = [token_text(i) for i in ids]
+    texts = [token_text(i, words) for i in ids]
     offsets = []
     for text in texts:
         offsets.append(offset)

@@ -162,9 +162,12 @@ def _metrics(body: bytes) -> dict[str, object]:
     return fields
 
 
-def _event_sources(body: bytes) -> dict[str, object]:
-    """`{"0": {"publisher": "zmq", "endpoint": ..., "replay_endpoint": ..., "topic": ...}}`"""
-    sources = tuple(
+def event_sources(body: bytes) -> tuple[EventSource, ...]:
+    """Who publishes, by rank, of `{"0": {"publisher": "zmq", "endpoint": ..., "replay_endpoint":
+    ..., "topic": ...}}`. Raises ValueError, KeyError, TypeError, AttributeError where it is not
+    what vLLM answers.
+    """
+    return tuple(
         EventSource(
             rank=int(rank),
             endpoint=str(source["endpoint"]),
@@ -174,7 +177,10 @@ def _event_sources(body: bytes) -> dict[str, object]:
         for rank, source in sorted(json.loads(body).items(), key=lambda item: int(item[0]))
         if source.get("publisher", "zmq") == "zmq" and source.get("endpoint")
     )
-    return {"events": sources}
+
+
+def _event_sources(body: bytes) -> dict[str, object]:
+    return {"events": event_sources(body)}
 
 
 def _samples(text: str) -> Iterable[Sample]:

@@ -5,6 +5,7 @@ here.
 from __future__ import annotations
 
 from gateway.conf import (
+    directives_kv,
     directives_log,
     directives_main,
     directives_policy,
@@ -20,6 +21,7 @@ from gateway.conf.spec import Table
 GROUPS = (
     ("Process", directives_main.DIRECTIVES),
     ("Upstreams", directives_upstream.DIRECTIVES),
+    ("KV caches", directives_kv.DIRECTIVES),
     ("Servers and locations", directives_server.DIRECTIVES),
     ("TLS", directives_tls.DIRECTIVES),
     ("Variables, access, limits", directives_rules.DIRECTIVES),

@@ -31,6 +31,8 @@ DIRECTIVES = (
             Param("down"),
             Param("role", Arg("role", "choice", choices=("both", "prefill", "decode"))),
             Param("events", Arg("endpoint")),
+            Param("replay", Arg("endpoint")),
+            Param("ranks", Arg("number", "int", 1, 256)),
         ),
         repeat=True,
         doc="One engine: a vLLM server, by host:port, [IPv6]:port or unix:/path.",
@@ -40,11 +42,16 @@ DIRECTIVES = (
         "when "
         "no other is available. `down`: never. `role` (both): prefill, decode or both. `events`: "
         "ZMQ "
-        "endpoint of its KV events; without it the engine is asked. A port is 80 where none is "
-        "written, as in nginx; vLLM listens on 8000.",
+        "endpoint of its KV events, `replay`: the one that sends past events again; without "
+        "`events` the engine is asked. `ranks` (1): its data-parallel ranks (`vllm serve "
+        "--data-parallel-size`); each becomes an engine of its own, ADDRESS#0, ADDRESS#1, ..., "
+        "to which the other parameters apply, and requests carry X-data-parallel-rank. Where "
+        "the ranks are spread over nodes with a server each (`--data-parallel-hybrid-lb`), "
+        "`ranks` counts those of that node; rank r's events are r ports behind the ones written. "
+        "A port is 80 where none is written, as in nginx; vLLM listens on 8000.",
         wrong="A scheme does not belong here: `https` is chosen in proxy_pass.",
         example="server 10.0.0.12:8000 weight=2 max_fails=3 fail_timeout=10s;",
-        see=("upstream", "health_check"),
+        see=("upstream", "health_check", "kv_events"),
     ),
     Directive(
         "model",

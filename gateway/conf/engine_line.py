@@ -9,7 +9,7 @@ from gateway.conf.directives import TABLE
 from gateway.conf.errors import ConfigErrors, Report
 from gateway.conf.model import EngineLine
 from gateway.conf.node import Node
-from gateway.conf.resolve_upstream import resolve_engine
+from gateway.conf.resolve_engine import resolve_engine
 from gateway.conf.sources import WORD, Source, Token
 from gateway.conf.variables import BUILT_IN
 

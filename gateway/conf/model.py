@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.conf.model_kv import INDEX_BYTES, NO_KV, KvSettings
 from gateway.conf.model_rules import (
     NO_LIMITS,
     PLAIN_TLS,
@@ -36,6 +37,7 @@ __all__ = [
     "EngineLine",
     "ErrorPage",
     "HealthCheck",
+    "KvSettings",
     "LimitConn",
     "LimitReq",
     "LimitZone",
@@ -59,9 +61,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EngineLine:
-    """One `server` line of an upstream: one vLLM server."""
+    """One engine of an upstream: the vLLM server of a `server` line, or with `ranks=N` one
+    data-parallel rank of it.
+    """
 
-    # As written: "10.0.0.11:8000", "[::1]:8000", "unix:/run/vllm.sock"; the identity over reloads.
+    # As written: "10.0.0.11:8000", "[::1]:8000", "unix:/run/vllm.sock", of a rank with "#0", "#1",
+    # ... behind it; the identity over reloads.
     address: str
     host: str  # "" for unix sockets
     port: int  # 0 for unix sockets
@@ -75,7 +80,15 @@ class EngineLine:
     drain: bool = False  # set at run time: no new requests, those that only it can answer apart
     role: str = "both"  # prefill | decode | both
     events: str = ""  # ZMQ endpoint of its KV events, "" = ask the engine
+    replay: str = ""  # ZMQ endpoint that sends past events again, "" = none, or ask the engine
+    rank: int = -1  # which of the ranks that the server at this address has, -1 = it has none
+    ranks: int = 1  # how many
     place: Place | None = None
+
+    @property
+    def server(self) -> str:
+        """The address of the vLLM server: that of all its ranks."""
+        return self.address if self.rank < 0 else self.address.rpartition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ class Balance:
     """How an engine is chosen. `key` is the template of `hash`. `ip_hash` takes the first three
     bytes of an IPv4 address and all of an IPv6 address."""
 
-    method: str = "round_robin"  # round_robin | least_conn | hash | random | ip_hash
+    method: str = "round_robin"  # round_robin | least_conn | hash | random | ip_hash | kv
     key: Template | None = None
     consistent: bool = False
     two: bool = False  # random two: of two drawn by weight, the one with fewer requests
@@ -113,6 +126,7 @@ class Upstream:
     health_check: HealthCheck | None = HealthCheck()
     # Bearer token of the gateway's own calls (health, models), not of clients' requests.
     api_key: str = ""
+    kv: KvSettings = NO_KV
     place: Place | None = None
 
 
@@ -255,6 +269,7 @@ class Config:
     shutdown_delay_s: float = 0.0
     # client_body_buffers_total: request bodies held by one worker.
     body_buffer_total: int = 512 << 20
+    kv_index_bytes: int = INDEX_BYTES  # kv_index_size: of each worker
     error_log: str = "stderr"
     error_level: str = "notice"
     pid: str = ""

@@ -56,6 +56,7 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         shutdown_timeout_s=main.value("worker_shutdown_timeout"),
         shutdown_delay_s=main.value("shutdown_delay"),
         body_buffer_total=Scope((http,)).value("client_body_buffers_total"),
+        kv_index_bytes=Scope((http,)).value("kv_index_size"),
         error_log=log_path if log_path == "stderr" else os.path.join(setting.prefix, log_path),
         error_level=(log.get("level") if log else None) or "notice",
         pid=_pid(root, setting),

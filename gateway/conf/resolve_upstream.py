@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from gateway.conf import units
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Balance, EngineLine, HealthCheck, Upstream
 from gateway.conf.node import Node
+from gateway.conf.resolve_engine import ranks_of, resolve_engine
+from gateway.conf.resolve_kv import resolve_kv
 from gateway.conf.resolve_parts import misplaced_variables, secret
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Setting
 
-METHODS = ("round_robin", "least_conn", "hash", "random", "ip_hash")
+METHODS = ("round_robin", "least_conn", "hash", "random", "ip_hash", "kv_aware")
 NO_BACKUP = ("hash", "random", "ip_hash")
 ENGINE_KEEPALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE
 
@@ -37,6 +38,7 @@ def resolve_upstream(node: Node, setting: Setting) -> Upstream:
         keepalive_timeout_s=idle,
         keepalive_requests=scope.value("keepalive_requests"),
         health_check=_health_check(node, report),
+        kv=resolve_kv(node, setting),
         api_key=secret(node.one("api_key"), "key", setting),
         place=node.place,
     )
@@ -54,6 +56,8 @@ def _balance(node: Node, setting: Setting) -> Balance:
     if not written:
         return Balance()
     method = written[0]
+    if method.spec.name == "kv_aware":
+        return Balance("kv")
     if method.spec.name == "random":
         return _random(method, report)
     if method.spec.name != "hash":
@@ -84,10 +88,10 @@ def _engines(node: Node, balance: Balance, report: Report) -> tuple[EngineLine, 
         key = (engine.host.lower(), engine.port, engine.unix_path)
         if key in seen:
             hint = f"first in line {seen[key].place.line}"
-            report.error(line.token("address"), f"duplicate server {quoted(engine.address)}", hint)
+            report.error(line.token("address"), f"duplicate server {quoted(engine.server)}", hint)
             continue
         seen[key] = line
-        engines.append(engine)
+        engines += ranks_of(engine)
         if engine.backup and balance.method in NO_BACKUP:
             message = f'"backup" does not go with {quoted(balance.method)}'
             report.error(line.token("backup"), message)
@@ -106,67 +110,6 @@ def _check_engines(node: Node, engines: list[EngineLine], report: Report) -> Non
     elif all(engine.role == "prefill" for engine in engines):
         hint = "declare one with role=decode or role=both"
         report.error(node.name, f"no server of upstream {name} can decode", hint)
-
-
-def resolve_engine(line: Node, report: Report) -> EngineLine | None:
-    token = line.token("address")
-    try:
-        address = units.address(_without_scheme(token.text))
-    except units.BadValue as error:
-        report.error(
-            token, f'"server" must be {error.expected}, got {quoted(token.text)}', error.hint
-        )
-        return None
-    if not address.unix_path and address.port == 0:
-        report.error(token, '"server" must have a port from 1 to 65535')
-        return None
-    if not address.unix_path and address.port < 0:
-        report.warn(token, f"{quoted(token.text)} has no port, so it is 80", "vLLM listens on 8000")
-    return EngineLine(
-        address=token.text,
-        host=address.host,
-        port=0 if address.unix_path else (80 if address.port < 0 else address.port),
-        unix_path=address.unix_path,
-        weight=line.get("weight", 1),
-        max_fails=line.get("max_fails", 1),
-        fail_timeout_s=line.get("fail_timeout", 10.0),
-        max_conns=line.get("max_conns", 0),
-        backup=line.get("backup", False),
-        down=line.get("down", False),
-        role=line.get("role", "both"),
-        events=_events(line, report),
-        place=line.place,
-    )
-
-
-def _without_scheme(text: str) -> str:
-    scheme, mark, rest = text.partition("://")
-    if mark and scheme.lower() in ("http", "https"):
-        hint = f"write {rest.split('/')[0]} here and the scheme in proxy_pass: {scheme}://NAME"
-        raise units.BadValue("host:port without a scheme", hint)
-    if "/" in text and not text.startswith("unix:"):
-        raise units.BadValue("host:port without a path", "a path is written in proxy_pass")
-    return text
-
-
-def _events(line: Node, report: Report) -> str:
-    endpoint: str = line.get("events", "")
-    if not endpoint:
-        return ""
-    expected, hint = "tcp://HOST:PORT or ipc://PATH", ""
-    scheme, mark, rest = endpoint.partition("://")
-    good = bool(mark and rest and scheme in ("tcp", "ipc"))
-    if good and scheme == "tcp":
-        try:
-            good = units.address(rest).port > 0
-        except units.BadValue:
-            good = False
-        if rest.startswith(("*", "0.0.0.0", "[::]")):
-            good, hint = False, "write the engine's host; * is for the engine's own side"
-    if not good:
-        message = f'"server" parameter {quoted("events=" + endpoint)}: expected {expected}'
-        report.error(line.token("events"), message, hint)
-    return endpoint
 
 
 def _models(node: Node, report: Report) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

@@ -88,6 +88,16 @@ VARIABLES: tuple[Variable, ...] = (
         """
         attempts  number of engines tried
         engine  address of the engine that answered, as on its server line
+        kv_cost_ms  modelled cost of the engine that was chosen, milliseconds
+        kv_decide_time  seconds it took to choose
+        kv_margin_ms  how much more the second cheapest engine would have cost, milliseconds
+        kv_matched_tokens  prompt tokens expected in the engine's cache
+        kv_prompt_tokens  tokens of the prompt; fewer where its end is not known
+        kv_reason  why the prompt was not read exactly; empty where it was
+        kv_source  where its token ids came from: local, given, render, tokenize or bytes
+        kv_tier  the expected tokens by tier, as device=96,host=32
+        kv_tokenize_time  seconds from the request's body to its token ids
+        kv_trust  what is known of the engine's cache: exact, healing, approximate or blind
         upstream_addr  addresses of the engines tried, comma separated
         """,
     ),

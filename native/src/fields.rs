@@ -29,6 +29,8 @@ fields! {
     Messages = "messages",
     Prompt = "prompt",
     Input = "input",
+    System = "system",
+    Instructions = "instructions",
     Stream = "stream",
     StreamOptions = "stream_options",
     MaxTokens = "max_tokens",

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::planes::{Plan, LAYOUT};
 use crate::shared::{self, get_f64, Fault, Shared};
 use crate::slots::{self, Handle};
 
@@ -23,7 +24,7 @@ const GENERATION: usize = 5;
 /// Words that `board.rs` keeps.
 pub(crate) const SAID: usize = 6;
 pub(crate) const RING: usize = 16;
-const RECORD: usize = RING + FAILURES_KEPT;
+pub(crate) const RECORD: usize = RING + FAILURES_KEPT;
 
 /// Spare words of a worker's line.
 const UNDERFLOWS: usize = 0;
@@ -49,45 +50,9 @@ pub struct EngineTotals {
     pub last_success_s: f64,
 }
 
-/// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
-struct Plan {
-    engines: usize,
-    states: usize,
-    cleared: usize,
-    health: usize,
-    inflight: usize,
-    prefill: usize,
-    blocks: usize,
-    records: usize,
-    stride: usize,
-    cells: usize,
-}
-
-impl Plan {
-    fn new(workers: usize, engines: usize) -> Self {
-        let stride = engines.next_multiple_of(8);
-        let plane = stride * workers;
-        // One line more than engines: its first cell counts changes of health.
-        let inflight = 3 * stride + 8;
-        let records = inflight + 3 * plane;
-        Self {
-            engines,
-            states: 0,
-            cleared: stride,
-            health: 2 * stride,
-            inflight,
-            prefill: inflight + plane,
-            blocks: inflight + 2 * plane,
-            records,
-            stride,
-            cells: records + workers * engines * RECORD,
-        }
-    }
-}
-
 pub struct Ledger {
     pub shared: Shared,
-    plan: Plan,
+    pub(crate) plan: Plan,
 }
 
 impl Ledger {
@@ -96,7 +61,7 @@ impl Ledger {
             return Err(format!("`engines` must be from 1 to 65536, got {engines}"));
         }
         let plan = Plan::new(workers, engines);
-        let sizes = [engines, RECORD];
+        let sizes = [engines, RECORD, LAYOUT];
         Ok(Self { shared: Shared::open("ledger", workers, &sizes, plan.cells, fd)?, plan })
     }
 
@@ -105,8 +70,10 @@ impl Ledger {
     }
 
     pub fn add_engine(&self) -> Result<Handle, String> {
-        slots::take_slot(&self.shared, self.plan.states, self.plan.engines)
-            .ok_or_else(|| format!("the ledger has room for {} engines", self.plan.engines))
+        let engine = slots::take_slot(&self.shared, self.plan.states, self.plan.engines)
+            .ok_or_else(|| format!("the ledger has room for {} engines", self.plan.engines))?;
+        self.forget_load(engine.slot);
+        Ok(engine)
     }
 
     pub fn remove_engine(&self, engine: Handle) -> bool {
@@ -118,7 +85,7 @@ impl Ledger {
         slots::tenant(&self.shared, self.plan.states, slot)
     }
 
-    fn hot(&self, plane: usize, row: usize, engine: Handle) -> &AtomicU64 {
+    pub(crate) fn hot(&self, plane: usize, row: usize, engine: Handle) -> &AtomicU64 {
         self.shared.cell(plane + row * self.plan.stride + engine.slot)
     }
 
@@ -143,8 +110,9 @@ impl Ledger {
         }
         self.record(row, engine.slot, GENERATION)
             .store(u64::from(engine.generation), Ordering::Release);
-        self.hot(self.plan.prefill, row, engine).store(0, Ordering::Relaxed);
-        self.hot(self.plan.blocks, row, engine).store(0, Ordering::Relaxed);
+        for plane in self.plan.gauges() {
+            self.hot(plane, row, engine).store(0, Ordering::Relaxed);
+        }
         cell.store(u64::from(engine.generation) << 32, Ordering::Release);
         true
     }
@@ -219,9 +187,14 @@ impl Ledger {
         let planes =
             [(self.plan.prefill, work.prefill_tokens), (self.plan.blocks, work.decode_blocks)];
         for (plane, n) in planes {
-            let cell = self.hot(plane, row, engine);
-            cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+            self.lower(plane, row, engine, n);
         }
+    }
+
+    /// Takes off a gauge of the bound row; never below zero.
+    pub(crate) fn lower(&self, plane: usize, row: usize, engine: Handle, n: u64) {
+        let cell = self.hot(plane, row, engine);
+        cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
     /// Requests in flight, all workers.
@@ -232,12 +205,19 @@ impl Ledger {
     }
 
     #[inline]
-    fn inflight_of(&self, row: usize, engine: Handle) -> u64 {
+    pub(crate) fn inflight_of(&self, row: usize, engine: Handle) -> u64 {
         let value = self.hot(self.plan.inflight, row, engine).load(Ordering::Acquire);
         match (value >> 32) as u32 == engine.generation {
             true => u64::from(value as u32),
             false => 0,
         }
+    }
+
+    /// Whether a row's cells count for this engine, not for another one of the slot.
+    #[inline]
+    pub(crate) fn counts_for(&self, row: usize, engine: Handle) -> bool {
+        let value = self.hot(self.plan.inflight, row, engine).load(Ordering::Acquire);
+        (value >> 32) as u32 == engine.generation
     }
 
     pub(crate) fn rows_of(&self, engine: Handle) -> impl Iterator<Item = usize> + '_ {
@@ -283,8 +263,9 @@ impl Ledger {
                 let here = Handle { slot, generation: 0 };
                 let cell = self.hot(self.plan.inflight, worker, here);
                 cell.store(cell.load(Ordering::Relaxed) >> 32 << 32, Ordering::Relaxed);
-                self.hot(self.plan.prefill, worker, here).store(0, Ordering::Relaxed);
-                self.hot(self.plan.blocks, worker, here).store(0, Ordering::Relaxed);
+                for plane in self.plan.gauges() {
+                    self.hot(plane, worker, here).store(0, Ordering::Relaxed);
+                }
                 self.record(worker, slot, CONSECUTIVE).store(0, Ordering::Relaxed);
                 self.forget_gauges(worker, slot);
             }

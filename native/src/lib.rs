@@ -1,26 +1,47 @@
 //! `native._core`: the export list, nothing more.
 #![deny(warnings)]
 
+pub mod blocks;
 pub mod board;
 pub mod buckets;
+pub mod cost;
 pub mod counters;
+pub mod events;
 pub mod fields;
+pub mod fit;
 pub mod hash;
 pub mod histogram;
+pub mod index;
 pub mod json;
 pub mod kvbm;
 pub mod ledger;
 pub mod limiter;
 pub mod limits;
+pub mod load;
 pub mod marks;
+pub mod msgpack;
 pub mod pick;
+pub mod planes;
+pub mod prompt;
+pub mod samples;
 pub mod scan;
+pub mod score;
 pub mod shared;
+pub mod sim;
 pub mod slots;
+pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod template;
+pub mod tokens;
 
+#[cfg(feature = "python")]
+mod py_cost;
+#[cfg(feature = "python")]
+mod py_fit;
+#[cfg(feature = "python")]
+mod py_index;
 #[cfg(feature = "python")]
 mod py_kvbm;
 #[cfg(feature = "python")]
@@ -34,11 +55,19 @@ mod py_limits;
 #[cfg(feature = "python")]
 mod py_pick;
 #[cfg(feature = "python")]
+mod py_prompt;
+#[cfg(feature = "python")]
 mod py_scan;
 #[cfg(feature = "python")]
 mod py_shared;
 #[cfg(feature = "python")]
+mod py_sim;
+#[cfg(feature = "python")]
 mod py_stats;
+#[cfg(feature = "python")]
+mod py_ticket;
+#[cfg(feature = "python")]
+mod py_tokens;
 
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
@@ -46,6 +75,12 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::py_cost::{Ask, Row, Scorer};
+    #[pymodule_export]
+    use crate::py_fit::{fit_samples, Fit};
+    #[pymodule_export]
+    use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
     use crate::py_kvbm::{KvbmCore, KvbmDisk};
     #[pymodule_export]
@@ -59,7 +94,15 @@ mod _core {
     #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
+    use crate::py_prompt::Prompt;
+    #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
     #[pymodule_export]
+    use crate::py_sim::{policies, simulate, Simulated, Trace};
+    #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
+    #[pymodule_export]
+    use crate::py_ticket::{Choice, Ticket};
+    #[pymodule_export]
+    use crate::py_tokens::{Template, Tokenizer};
 }

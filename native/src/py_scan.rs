@@ -42,6 +42,8 @@ pub struct Scan {
     user: Option<String>,
     #[pyo3(get)]
     session_id: Option<String>,
+    #[pyo3(get)]
+    cache_salt: Option<String>,
 }
 
 impl Scan {
@@ -61,6 +63,7 @@ impl Scan {
             previous_response_id: text(Field::PreviousResponseId),
             user: text(Field::User),
             session_id: text(Field::SessionId),
+            cache_salt: text(Field::CacheSalt),
             scan,
         }
     }
@@ -160,10 +163,10 @@ pub fn splice_body<'py>(
 
 /// All edits of a request in one copy; the same object back where nothing changes.
 ///
-/// `model`: the new name as a JSON string with its quotes; added where there is none. `strip` cuts what
-/// a stranger must not set. `include_usage` asks a streaming request for its usage chunk.
+/// `model` and `cache_salt`: new values as JSON strings with their quotes; added where there is none.
+/// `strip` cuts what a stranger must not set. `include_usage` asks a streaming request for its usage chunk.
 #[pyfunction(name = "rewrite")]
-#[pyo3(signature = (body, scan, model=None, strip=false, include_usage=false))]
+#[pyo3(signature = (body, scan, model=None, strip=false, include_usage=false, cache_salt=None))]
 pub fn rewrite_body<'py>(
     py: Python<'py>,
     body: &Bound<'py, PyBytes>,
@@ -171,16 +174,21 @@ pub fn rewrite_body<'py>(
     model: Option<&[u8]>,
     strip: bool,
     include_usage: bool,
+    cache_salt: Option<&[u8]>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let text = body.as_bytes();
     if text.len() != scan.scan.len {
         return Err(PyValueError::new_err("this scan is of another body"));
     }
-    if model.is_some_and(|name| !json::is_string(name)) {
-        return Err(PyValueError::new_err("`model` must be a JSON string with its quotes"));
+    for (name, value) in [("model", model), ("cache_salt", cache_salt)] {
+        if value.is_some_and(|value| !json::is_string(value)) {
+            return Err(PyValueError::new_err(format!(
+                "`{name}` must be a JSON string with its quotes"
+            )));
+        }
     }
     let mut inserted = Vec::new();
-    let wanted = Wanted { model, strip, include_usage };
+    let wanted = Wanted { model, strip, include_usage, cache_salt };
     let edits = splice::rewrite(&scan.scan, text, wanted, &mut inserted);
     if edits.is_empty() {
         return Ok(body.clone());

@@ -18,6 +18,8 @@ pub struct Wanted<'a> {
     pub model: Option<&'a [u8]>,
     pub strip: bool,
     pub include_usage: bool,
+    /// Likewise.
+    pub cache_salt: Option<&'a [u8]>,
 }
 
 /// Length after the edits; an error if they are unsorted, overlap or leave the body.
@@ -69,14 +71,16 @@ pub fn rewrite<'a>(
 ) -> Vec<Edit<'a>> {
     let mut edits = Vec::with_capacity(4 + scan.strip.len());
     let mut replace = |span, with| edits.push(Edit { span, with });
-    match (wanted.model, scan.span(Field::Model)) {
-        (Some(model), Some(span)) if span.of(body) == model => {}
-        (Some(model), Some(span)) => replace(span, model),
-        (Some(model), None) => {
-            inserted.extend_from_slice(b"\"model\":");
-            inserted.extend_from_slice(model);
+    for (value, field) in [(wanted.model, Field::Model), (wanted.cache_salt, Field::CacheSalt)] {
+        match (value, scan.span(field)) {
+            (Some(value), Some(span)) if span.of(body) == value => {}
+            (Some(value), Some(span)) => replace(span, value),
+            (Some(value), None) => {
+                member(inserted, field);
+                inserted.extend_from_slice(value);
+            }
+            (None, _) => {}
         }
-        (None, _) => {}
     }
     let streams =
         || scan.span(Field::Stream).is_some_and(|s| fields::boolean(s.of(body)) == Some(true));
@@ -88,10 +92,7 @@ pub fn rewrite<'a>(
                 }
             }
             None => {
-                if !inserted.is_empty() {
-                    inserted.push(b',');
-                }
-                inserted.extend_from_slice(b"\"stream_options\":");
+                member(inserted, Field::StreamOptions);
                 inserted.extend_from_slice(USAGE);
             }
         }
@@ -111,6 +112,16 @@ pub fn rewrite<'a>(
     }
     edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
     edits
+}
+
+/// Begins one more new member.
+fn member(inserted: &mut Vec<u8>, field: Field) {
+    if !inserted.is_empty() {
+        inserted.push(b',');
+    }
+    inserted.push(b'"');
+    inserted.extend_from_slice(Field::NAMES[field as usize].as_bytes());
+    inserted.extend_from_slice(b"\":");
 }
 
 fn usage_edit(options: &crate::scan::StreamOptions, body: &[u8]) -> Option<(Span, &'static [u8])> {
@@ -141,7 +152,8 @@ mod tests {
 
     #[test]
     fn rewrites_in_one_go() {
-        let all = Wanted { model: Some(b"\"m\""), strip: true, include_usage: true };
+        let all =
+            Wanted { model: Some(b"\"m\""), strip: true, include_usage: true, cache_salt: None };
         for (before, after) in [
             (r#"{}"#, r#"{"model":"m"}"#),
             (
@@ -175,6 +187,21 @@ mod tests {
         }
         let body = r#"{ "model" : "x","kv_transfer_params":1 }"#;
         assert_eq!(run(body, Wanted::default()), body);
+    }
+
+    #[test]
+    fn a_salt_is_added_or_put_in_the_place_of_one() {
+        let salted = Wanted { cache_salt: Some(b"\"s\""), ..Wanted::default() };
+        for (before, after) in [
+            (r#"{}"#, r#"{"cache_salt":"s"}"#),
+            (r#"{"a":1}"#, r#"{"cache_salt":"s","a":1}"#),
+            (r#"{"a":1,"cache_salt":"x","b":2}"#, r#"{"a":1,"cache_salt":"s","b":2}"#),
+            (r#"{"cache\u005fsalt":null}"#, r#"{"cache\u005fsalt":"s"}"#),
+        ] {
+            assert_eq!(run(before, salted), after, "{before}");
+        }
+        let both = Wanted { model: Some(b"\"m\""), ..salted };
+        assert_eq!(run(r#"{"a":1}"#, both), r#"{"model":"m","cache_salt":"s","a":1}"#);
     }
 
     #[test]

@@ -19,9 +19,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import model_folder
 
 BENCH = Path(__file__).parents[1] / "bench"
-PARTS = ("wire", "client", "report", "proc")
+PARTS = ("wire", "client", "report", "proc", "prompts", "evidence")
 SHORT = ("--warm", "0.1", "--seconds", "0.3", "--connections", "4")
 
 
@@ -97,6 +98,63 @@ def test_a_broken_reply_is_an_error(fault: str, scenario: str, error: str) -> No
     with engines("--fault", fault) as (pid, ports):
         found = load(scenario, pid, ports, "--streams", "3", "--rate", "20")
     assert error in found["errors"]
+
+
+def test_prompts_are_answered_by_engines_that_hold_their_documents(
+    bench: SimpleNamespace, tmp_path: Path
+) -> None:
+    folder = model_folder.write(tmp_path / "model")
+    with engines("--tokenizer", str(folder)) as (pid, ports):
+        found = load("small", pid, ports, "--rate", "100", "--prompts", "1000000")
+        held = [json.loads(bench.evidence.get(f"http://127.0.0.1:{p}/bench/held")) for p in ports]
+        bench.evidence.get(f"http://127.0.0.1:{ports[0]}/bench/reset", "POST")
+        again = json.loads(bench.evidence.get(f"http://127.0.0.1:{ports[0]}/bench/held"))
+    assert found["errors"] == {}
+    asked = sum(one["right"] + one["wrong"] for one in held)
+    assert asked == sum(bench.prompts.shared(1_000_000 + at) >= 0 for at in range(found["replies"]))
+    assert asked > 0 and all(one["tokens"] % 16 == 0 for one in held)
+    assert set(again.values()) == {0}
+
+
+def test_prompts_share_documents_and_nothing_else(bench: SimpleNamespace) -> None:
+    made = [json.loads(bench.prompts.messages(number)) for number in range(400)]
+    firsts = [bench.prompts.shared(number) for number in range(400)]
+    assert firsts.count(-1) == 100
+    systems: dict[str, int] = {}
+    for (system, question), first in zip(made, firsts, strict=True):
+        assert 1500 < len((system["content"] + question["content"]).encode()) < 2800
+        assert systems.setdefault(system["content"], first) == first
+    assert sum(first < 0 for first in systems.values()) == 100
+    assert len({question["content"] for _, question in made}) == 400
+
+
+LOCAL = 'kvgate_prompts_total{source="local"} %d'
+MATCHED = 'kvgate_kv_matched_tokens_total{tier="device"} %d'
+PLACED = 'vllm_router_kv_placement_lookups_total{result="hit"} %d'
+BY_PREFIX = (
+    'vllm_router_prefix_routing_decisions_total{policy="cache_aware",outcome="prefix_hit"} %d'
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [
+        ([LOCAL % 100, MATCHED % 6000], 1.0),
+        ([LOCAL % 100, MATCHED % 3000], 0.5),
+        ([LOCAL % 50, 'kvgate_prompts_total{source="bytes"} 50', MATCHED % 6000], 0.5),
+        ([LOCAL % 0, 'kvgate_prompts_total{source="bytes"} 100', MATCHED % 6000], 0.0),
+        ([PLACED % 60, 'vllm_router_kv_placement_lookups_total{result="miss"} 40'], 0.6),
+        ([BY_PREFIX % 45], 0.9),
+        ([], 0.0),
+    ],
+)
+def test_a_proxy_that_finds_too_little_is_seen(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, told: list[str], share: float
+) -> None:
+    monkeypatch.setattr(bench.evidence, "get", lambda url, method="GET": "\n".join(told))
+    grown = bench.evidence.metrics("http://proxy")
+    seen = {"right": 90, "wrong": 10, "again": 50, "tokens": 6000}
+    assert bench.evidence.found_share(grown, seen)[0] == pytest.approx(share)
 
 
 def stream_bytes(bench: SimpleNamespace, ask: Any) -> list[bytes]:

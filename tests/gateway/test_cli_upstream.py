@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway import cli
-from gateway.cli_upstream import Failed, find_admin
+from gateway.admin_client import Failed, find_admin
 from gateway.conf import load_text
 
 REFUSAL = {"error": {"message": 'no upstream "b"', "type": "x", "param": None, "code": "y"}}

@@ -43,9 +43,13 @@ def test_every_question_is_answered_and_its_engine_named(tmp_path: Path) -> None
     engines = set(re.findall(r"engine +http://(\S+)", out))
     assert len(engines) == 2
     routes = re.findall(r"  from (\S+): (\d+) tokens in \d+ ms", out)
-    assert {address for address, _ in routes} == engines
+    assert {address for address, _ in routes} <= engines
     assert all(int(tokens) > 1 for _, tokens in routes)
-    assert len(routes) == out.count("\n> ") == 3
+    assert len(routes) == out.count("\n> ") == 4
+    line = r"prompt of (\d+) tokens, (\d+) expected in its cache \((\w+)\), (\d+) found"
+    prompts = re.findall(line, out)
+    for (first, _, _, _), (second, expected, _, found) in (prompts[:2], prompts[2:]):
+        assert int(first) - 16 < int(expected) <= int(found) < int(second)
     assert "models: sim, gpt-4o-mini" in out
     assert "HTTP 404, The model `no-such-model`" in out
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Termination codes: who ended it, and in which phase."""
 
 from types import SimpleNamespace as Fake
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from gateway.stats import OUTCOMES
 
 
 def context(leg: object, status: int, error: object = None, body: bytes | None = b"{}") -> Fake:
-    more = {"first_error": None, "held": ()}
+    more = {"first_error": None, "held": (), "kv": None}
     return Fake(leg=leg, status=status, error=error, request=Fake(body=body), **more)
 
 
@@ -56,9 +57,9 @@ def test_every_code_is_one_that_can_be_counted() -> None:
 
 def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) -> None:
     left, counted, written = [], [], []
-    recorder = Recorder(
-        Fake(leave=lambda: left.append(1)), Fake(request=counted.append), ResponseMap()
-    )  # type: ignore[arg-type]
+    gatehouse: Any = Fake(leave=lambda: left.append(1))
+    stats: Any = Fake(request=counted.append)
+    recorder = Recorder(gatehouse, stats, ResponseMap(), Fake())  # type: ignore[arg-type]
 
     def broken(_: object) -> str:
         raise ValueError("no")
@@ -72,7 +73,8 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
 
 def test_a_stored_response_is_remembered() -> None:
     kept = ResponseMap()
-    recorder = Recorder(Fake(leave=lambda: None), Fake(request=lambda _: None), kept)  # type: ignore[arg-type]
+    nobody: Any = Fake(leave=lambda: None, request=lambda _: None)
+    recorder = Recorder(nobody, nobody, kept, nobody)
     ctx = context(Fake(error=None, phase="done", reply_id=b"resp_1"), 200)
     engine = Fake(upstream="u", address="e:1")
     ctx.inside, ctx.request_id, ctx.t_end, ctx.attempts = False, "r", 1.0, (Fake(engine=engine),)

@@ -26,7 +26,7 @@ def settled(body: bytes, *groups: Fake, trust: bool = False, **headers: bytes) -
     ctx = Context(Fake(), request, plan, b"/v1/x", "r")  # type: ignore[arg-type]
     if route.looks_like_json(ctx):
         ctx.scan = route.read(ctx)
-    route.settle(ctx)
+    route.settle(ctx, b"")
     return ctx
 
 

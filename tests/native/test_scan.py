@@ -29,6 +29,7 @@ def test_fields_are_those_of_the_last_duplicate(body: bytes) -> None:
     assert found.model == reference.text(tree.last("model"))
     assert found.user == reference.text(tree.last("user"))
     assert found.session_id == reference.text(tree.last("session_id"))
+    assert found.cache_salt == reference.text(tree.last("cache_salt"))
     assert found.previous_response_id == reference.text(tree.last("previous_response_id"))
     assert found.stream is (reference.boolean(tree.last("stream")) or False)
     assert found.duplicate_model is ([key for key, _ in tree].count("model") > 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engines.sim.model import PROFILES, profile
@@ -37,7 +39,16 @@ def test_zero_takes_no_time_and_fixed_takes_what_it_says() -> None:
     assert profile("fixed:20").step_ms([(9999, 9)], 99, 99999) == 20
 
 
-@pytest.mark.parametrize("name", ["h100", "fixed:", "fixed:x"])
+def test_constants_of_a_profile_can_be_others() -> None:
+    base = profile("h100-8b-tp1")
+    found = profile("h100-8b-tp1,b=0.5,ovh=2")
+    assert found == replace(base, b_ms=0.5, overhead_ms=2.0)
+    assert profile("fixed:20,ovh=3").step_ms([], 1, 0) == 23
+
+
+@pytest.mark.parametrize(
+    "name", ["h100", "fixed:", "fixed:x", "zero,b", "zero,b=", "zero,kv_tokens=1"]
+)
 def test_an_unknown_profile_is_named_with_those_there_are(name: str) -> None:
     with pytest.raises(ValueError, match=f"unknown profile `{name}`") as error:
         profile(name)

@@ -1,0 +1,262 @@
+"""What lies in the engines' caches, as this worker knows it: who is followed by events, how far
+each picture is believed, and what is done when it is not.
+
+Invariants: an engine keeps its slot of the index for as long as its address is in a kv_aware
+upstream, over reloads; whatever changes the standing of an engine is logged once for the whole
+gateway; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gateway.events import Key, Subscriber
+from gateway.feed import Wanted
+from gateway.ledger import place
+from gateway.logs import NOTICE, log
+from gateway.sources import Found, written
+from gateway.trust import BLIND, CONTRADICTS, EXACT, HEALING, NOT_ASKED, STATES, Standing, Trust
+
+if TYPE_CHECKING:
+    from gateway.board import Board
+    from gateway.counts_events import EventCounts
+    from gateway.engine import Engine
+    from gateway.engines import EngineTable, Group
+
+LOOK_S = 0.5  # how often standings are looked at
+AGAIN_S = 5.0  # a server whose publisher is gone is asked again that often
+BRIEF_S = 1.0  # what is over by then is not logged
+OFF = "kv_events off"
+WORDS = {state: at for at, state in enumerate(STATES, 1)}  # on the board, the worst the highest
+
+Again = Callable[[str, str], None]
+
+
+class Caches:
+    """`again(upstream, server)`: that server should be asked where it publishes."""
+
+    def __init__(
+        self, table: EngineTable, board: Board, counts: EventCounts, again: Again | None = None
+    ) -> None:
+        self.again = again
+        self.index = table.index
+        self._table = table
+        self._board = board
+        self._counts = counts
+        self._subscriber = None if table.index is None else Subscriber(table.index)
+        self._found: dict[Key, Found] = {}  # by upstream and server
+        self._engines: dict[Key, Engine] = {}  # those with a slot
+        self._said: dict[Key, tuple[str, float]] = {}  # state as on the board, since when
+        self._logged: dict[Key, str] = {}
+        self._asked: dict[Key, float] = {}
+        self._wanted: dict[Key, Wanted] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Begins to follow and to look; needs a running loop."""
+        self.apply()
+        self._turn()
+
+    def _turn(self) -> None:
+        self.look(monotonic())
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._turn)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._subscriber is not None:
+            self._subscriber.close()
+
+    def apply(self) -> None:
+        """The engine table has changed."""
+        former = self._engines
+        self._engines = there = {(e.upstream, e.address): e for _, e in self._aware()}
+        servers = {(e.upstream, e.line.server) for e in there.values()}
+        for server in self._found.keys() - servers:
+            del self._found[server]
+        self._follow()
+        for key, engine in former.items():
+            if there.get(key) is engine:
+                continue
+            assert self._subscriber is not None
+            self._subscriber.release(engine.index_slot)  # behind `follow`: nothing writes to it
+            engine.index_slot = -1
+            if key not in there:
+                self._board.forget(place(engine.slot))
+                for known in (self._said, self._logged):
+                    known.pop(key, None)
+
+    def hear(self, upstream: str, server: str, found: Found) -> None:
+        """Where a server publishes."""
+        self._found[upstream, server] = found
+        self._follow()
+
+    def _aware(self) -> Iterator[tuple[Group, Engine]]:
+        for group in self._table.groups.values():
+            if group.conf.kv.aware:
+                yield from ((group, engine) for engine in group.engines if engine.index_slot >= 0)
+
+    def _follow(self) -> None:
+        """Follows all engines whose events are to be had and are believed."""
+        if self._subscriber is None:
+            return
+        now = monotonic()
+        wanted: dict[Key, Wanted] = {}
+        for group, engine in self._aware():
+            trust, key = engine.trust, (engine.upstream, engine.address)
+            if group.conf.kv.events == "off":
+                trust.source_why = OFF
+                continue
+            source, why = written(engine.line), ""
+            if source is None:
+                found = self._found.get((engine.upstream, engine.line.server))
+                source, why = (None, NOT_ASKED) if found is None else found.of(engine.line)
+            trust.source_why = why
+            if source is not None and now >= trust.drift.until and not engine.line.down:
+                wanted[key] = Wanted(engine.index_slot, source)
+        if wanted == self._wanted:
+            return
+        former, self._wanted = self._wanted, wanted
+        self._subscriber.follow(wanted)
+        for key in former.keys() - wanted.keys():
+            if key in self._engines:
+                self._subscriber.clear(former[key].slot)
+
+    # ---- what others tell and ask ----
+
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
+        """A prompt's matched tokens as predicted, and as the engine itself counted them."""
+        trust = self._fresh(engine)
+        state = trust.standing(now).state
+        if self.index is None or state not in (EXACT, HEALING):
+            return
+        if state == HEALING and predicted < actual:
+            trust.drift.forget()  # what is missing is known to be
+            return
+        size = self.index.block_size(engine.index_slot) or 16
+        if trust.drift.observe(predicted, actual, size, now):
+            self._follow()
+        elif state == HEALING and trust.drift.agrees and self._subscriber is not None:
+            self._subscriber.complete((engine.upstream, engine.address))
+
+    def tokens(self, engine: Engine, ok: bool, reason: str = "", usable: bool = True) -> None:
+        """Whether the gateway's token ids are the engine's; `usable`: equal among themselves."""
+        if ok and engine.trust.tokens_why:
+            self._rejoin(engine)
+        engine.trust.tokens_why = "" if ok else reason or "its token ids are not the gateway's"
+        engine.trust.unusable = not usable
+
+    def standing(self, engine: Engine) -> Standing:
+        return self._fresh(engine).standing(monotonic())
+
+    def state(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+        standing = self.standing(engine)
+        return standing.state, standing.reason
+
+    def assumes(self, engine: Engine) -> bool:
+        """Whether its cache is followed by decisions."""
+        return self.standing(engine).state not in (EXACT, HEALING)
+
+    def worst(self, engine: Engine) -> str:
+        """What the most doubtful worker thinks of it, "" where none does."""
+        word = self._board.highest(place(engine.slot))
+        return STATES[word - 1] if 0 < word <= len(STATES) else ""
+
+    def _rejoin(self, engine: Engine) -> None:
+        """What decisions put into its picture goes, and its events are followed from the start."""
+        if self._subscriber is not None:
+            self._subscriber.rejoin((engine.upstream, engine.address))
+
+    def _fresh(self, engine: Engine) -> Trust:
+        if self._subscriber is not None:
+            view = self._subscriber.view((engine.upstream, engine.address))
+            engine.trust.stream = None if view is None else view.standing
+        return engine.trust
+
+    # ---- looking ----
+
+    def look(self, now: float) -> None:
+        """What has changed since the last time."""
+        refollow = False
+        for group, engine in self._aware():
+            key = engine.upstream, engine.address
+            trust = self._fresh(engine)
+            view = None if self._subscriber is None else self._subscriber.view(key)
+            if view is not None:
+                sent = self._table.ledger.core.load(engine.slot).dispatched
+                was = trust.silent
+                trust.silent = trust.silence.look(sent, view.heard_at, now, group.conf.kv.quiet_s)
+                if was and not trust.silent:
+                    self._rejoin(engine)
+                if not view.connected:
+                    self._ask_again(engine, now)
+            elif trust.drift.until and now >= trust.drift.until:
+                trust.drift.until, refollow = 0.0, True
+            self._say(engine, trust.standing(now), now)
+        if refollow:
+            self._follow()
+        if self._subscriber is not None and self.index is not None:
+            stats = self.index.stats()
+            self._counts.say(self._subscriber.totals(), stats.evicted)
+            self._counts.say_index(stats.bytes, stats.pairs)
+
+    def _ask_again(self, engine: Engine, now: float) -> None:
+        key = engine.upstream, engine.line.server
+        if self.again is not None and now - self._asked.get(key, 0.0) >= AGAIN_S:
+            self._asked[key] = now
+            self.again(*key)
+
+    def _say(self, engine: Engine, standing: Standing, now: float) -> None:
+        """On the board, and where no other worker has said so, in the log."""
+        key, state = (engine.upstream, engine.address), standing.state
+        if self._said.get(key, ("", 0.0))[0] != state:
+            self._said[key] = state, now
+            self._board.say(place(engine.slot), WORDS[state])
+        brief = state == HEALING or standing.reason == NOT_ASKED  # mostly over soon
+        if self._logged.get(key) == state or (brief and now - self._said[key][1] < BRIEF_S):
+            return
+        self._logged[key] = state
+        if not self._board.speak(place(engine.slot), WORDS[state]):
+            return
+        broken = state == BLIND or standing.reason == CONTRADICTS
+        log.log(
+            logging.WARNING if broken else NOTICE,
+            "upstream `%s`: trust in what is known of the KV cache of engine %s: %s%s",
+            engine.upstream, engine.address, state,
+            f" ({standing.reason})" if standing.reason else "",
+        )  # fmt: skip
+
+    # ---- what it shows ----
+
+    def status(self, engine: Engine) -> dict[str, Any] | None:
+        """Of the worker that answers, but for `worst`; None where nothing is followed."""
+        if engine.index_slot < 0 or self.index is None:
+            return None
+        standing = self.standing(engine)
+        shown: dict[str, Any] = {
+            "trust": standing.state,
+            "reason": standing.reason,
+            "worst": self.worst(engine) or standing.state,
+            "block_size": self.index.block_size(engine.index_slot),
+            "events": None,
+        }
+        key = engine.upstream, engine.address
+        view = None if self._subscriber is None else self._subscriber.view(key)
+        if view is not None and key in self._wanted:
+            heard = view.heard_at
+            shown["events"] = {
+                "endpoint": self._wanted[key].source.endpoint,
+                "replay": self._wanted[key].source.replay,
+                "connected": view.connected,
+                "next": view.next,
+                "heard_s_ago": None if heard is None else round(monotonic() - heard, 3),
+                **view.tally.counts(),
+            }
+        return shown

@@ -1,0 +1,98 @@
+"""What the gateway remembers of its decisions: the load they bring, and what they will leave in an
+engine's cache.
+
+    sent     the charge goes into the ledger; siblings of a burst see the blocks as there already
+    first    the prompt is computed: its charge is discharged, and engines whose events cannot be
+             followed are taken to hold it
+    over     a leg is done with: what its engine holds is what its events say
+    ended    what the engine said it found is held against what was expected
+
+Invariant: every `sent` has its `over`, whatever became of the leg.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.context import Context
+    from gateway.counts_kv import KvCounts
+    from gateway.engine import Engine
+    from gateway.routed import Routed
+    from native._core import Index
+
+SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
+SETTLE_S = 0.5  # after its request's end: then the engine's events, which are late, are the truth
+
+
+class Trust(Protocol):
+    """How far the picture of an engine's cache is right."""
+
+    def state(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+
+    def assumes(self, engine: Engine) -> bool:
+        """Whether its cache is followed by decisions, as its events are not."""
+
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
+        """An engine said what it found; times are monotonic seconds."""
+
+
+class Decisions:
+    def __init__(self, index: Index | None, trust: Trust, counts: KvCounts) -> None:
+        self._index = index
+        self._trust = trust
+        self._counts = counts
+
+    def trust(self, engine: Engine) -> tuple[str, str]:
+        """exact, healing, approximate or blind, and why."""
+        return self._trust.state(engine)
+
+    def sent(self, kv: Routed, engine: Engine) -> None:
+        """A leg is about to start."""
+        now = monotonic()
+        assert kv.choice is not None and kv.prompt is not None
+        kv.ticket = kv.choice.start(now)
+        kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
+        if self._index is not None and engine.index_slot >= 0:
+            kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+
+    def first(self, ctx: Context) -> None:
+        """The first output of a reply."""
+        kv, engine, leg = ctx.kv, ctx.engine, ctx.leg
+        if kv is None or kv.ticket is None or engine is None or leg is None:
+            return
+        if leg.sse:  # another reply's first byte comes after its last token
+            kv.ticket.first(monotonic())
+        if engine.index_slot < 0 or leg.status != 200 or kv.prompt is None:
+            return
+        if self._index is None:
+            return
+        if not kv.prompt.exact or self._trust.assumes(engine):
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, kv.prompt, holds)
+
+    def over(self, kv: Routed, tokens: int) -> None:
+        """A leg has ended; `tokens` of its answer, -1 = not known."""
+        now = monotonic()
+        kv.over(now, tokens)
+        if self._index is not None and kv.prediction >= 0:
+            self._index.settle(kv.prediction, now + SETTLE_S)
+            kv.prediction = -1
+
+    def ended(self, ctx: Context) -> None:
+        """A request has ended."""
+        kv, leg = ctx.kv, ctx.leg
+        assert kv is not None
+        cached = -1
+        if leg is not None and leg.error is None and leg.status == 200:
+            cached = leg.cached_tokens
+        self._counts.request(kv, cached)
+        # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
+        # something else than lay there when it was sent: that says nothing of the events.
+        row = None if kv.choice is None else kv.choice.row
+        at_once = row is not None and not row.waiting and not row.predicted
+        if cached >= 0 and kv.comparable and at_once:
+            engine = ctx.attempts[-1].engine
+            self._trust.observe(engine, kv.matched, cached, monotonic())

@@ -1,0 +1,282 @@
+//! What it costs to send a request to an engine, in milliseconds, and who is cheapest.
+//!
+//! ```text
+//! cost = drain + own + fetch + ext + repl + slow + late + session
+//! ```
+//!
+//! - drain: prefill work ahead of it there, and the wait for memory where there is none left;
+//! - own: the prefill of its tokens that are not cached there;
+//! - fetch: getting those cached in lower tiers, where that is quicker than computing them;
+//! - ext: what its prefill and its KV take from the requests that are there and still in time;
+//! - repl: what a second copy of blocks that lie elsewhere costs once it has displaced others;
+//! - slow: what the prefill of others will take from its answer, by the share of its time that the
+//!   engine has spent on prefill of late;
+//! - late: missing the time to the first token that was asked for, where another engine would meet it;
+//! - session: leaving the engine where its session was.
+//!
+//! All are of the same step-time fit, so that none needs a weight to be comparable. A request that
+//! is late wherever it goes has little to lose by waiting: its own delay counts a tenth, and it goes
+//! where it takes least from requests that are in time. Without an SLO nothing is ever late.
+
+use crate::fit::Fit;
+use crate::hash::Random;
+use crate::index::Overlap;
+use crate::load::Load;
+
+/// What is known of an engine before any request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Engine {
+    pub fit: Fit,
+    /// Tokens of a step.
+    pub chunk: f64,
+    /// KV tokens that fit on the device; 0 = not known.
+    pub capacity: u64,
+    /// Longest prompt and answer it takes; 0 = not known.
+    pub context: u64,
+    pub max_conns: u32,
+    /// Reading a token's KV from host memory, disk, another machine.
+    pub fetch_ms: [f64; 3],
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ask {
+    /// Scales what overlap is worth: 0 = as if nothing were cached.
+    pub overlap_weight: f64,
+    /// What is left of the time to the first token; 0 = there is no SLO.
+    pub ttft_slo_ms: f64,
+    /// Time per token of the answer; 0 = there is no SLO.
+    pub tpot_slo_ms: f64,
+    /// Tokens that the answer should have.
+    pub output: f64,
+    /// Where its session was last, if anywhere.
+    pub session_place: Option<usize>,
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self {
+            overlap_weight: 1.0,
+            ttft_slo_ms: 0.0,
+            tpot_slo_ms: 0.0,
+            output: OUTPUT,
+            session_place: None,
+        }
+    }
+}
+
+/// Milliseconds each, as in the module's text.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Terms {
+    pub drain: f64,
+    pub own: f64,
+    pub fetch: f64,
+    pub ext: f64,
+    pub repl: f64,
+    pub slow: f64,
+    pub late: f64,
+    pub session: f64,
+}
+
+impl Terms {
+    pub const NAMES: [&'static str; 8] =
+        ["drain", "own", "fetch", "ext", "repl", "slow", "late", "session"];
+
+    pub fn values(&self) -> [f64; 8] {
+        let Self { drain, own, fetch, ext, repl, slow, late, session } = *self;
+        [drain, own, fetch, ext, repl, slow, late, session]
+    }
+
+    pub fn sum(&self) -> f64 {
+        self.values().iter().sum()
+    }
+}
+
+/// Why an engine was not weighed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    /// Down, draining, benched, of another role, asked before: the caller's mask.
+    Masked,
+    /// Its adapter is not loaded there.
+    Lora,
+    /// The prompt is longer than it takes.
+    Context,
+    /// It has `max_conns` requests.
+    Full,
+}
+
+impl Filter {
+    pub const NAMES: [&'static str; 4] = ["masked", "lora", "context", "full"];
+}
+
+/// One engine as the decision sees it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Row {
+    pub overlap: Overlap,
+    pub load: Load,
+    pub filter: Option<Filter>,
+    /// It has memory left: what is stored there displaces nothing.
+    pub has_room: bool,
+    pub terms: Terms,
+    /// Prefill of this request there.
+    pub work_ms: f64,
+    /// Modelled time to its first token there, and per token after it.
+    pub ttft_ms: f64,
+    pub tpot_ms: f64,
+}
+
+/// An answer's tokens, until they are learnt.
+pub const OUTPUT: f64 = 200.0;
+/// So many delayed requests count as this request delayed by as much, where nobody minds how fast
+/// answers are; else so many times what an answer can be slower than alone, within bounds.
+const OTHERS: f64 = 8.0;
+const SLACK: f64 = 6.0;
+const SLACK_BOUNDS: (f64, f64) = (2.0, 16.0);
+/// Uses that the blocks displaced by a second copy would have seen.
+const REUSES: f64 = 4.0;
+/// What the own delay of a request counts that is late everywhere.
+const HOPELESS: f64 = 0.1;
+/// What missing an SLO costs, in times that SLO.
+const MISSED: f64 = 2.0;
+/// Share of its whole prefill that leaving a session's engine is taken to cost.
+const SESSION: f64 = 0.25;
+/// Above it, the share of prefill says no more how slow answers are: the engine is overloaded.
+const SHARE_MOST: f64 = 0.8;
+/// Of the KV memory, what requests can fill before new ones wait.
+const FILLED: f64 = 0.95;
+
+/// What of a prompt an engine must do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Parts {
+    /// Tokens to compute behind those that are there.
+    uncached: f64,
+    there: f64,
+    fetch_ms: f64,
+}
+
+/// A tier is used where loading is quicker than computing; else what lies behind it is out of reach.
+fn parts(engine: &Engine, overlap: &Overlap, tokens: f64, weight: f64) -> Parts {
+    let mut there = f64::from(overlap.device);
+    let mut fetch_ms = 0.0;
+    let lower = [overlap.host, overlap.disk, overlap.remote].map(f64::from);
+    let reached = lower.into_iter().zip(engine.fetch_ms).all(|(n, per_token)| {
+        let is_worth = n * per_token <= engine.fit.tokens_ms(n, there);
+        if is_worth {
+            there += n;
+            fetch_ms += n * per_token;
+        }
+        is_worth
+    });
+    if reached {
+        there += f64::from(overlap.predicted);
+    }
+    let there = (there * weight).min(tokens);
+    Parts { uncached: tokens - there, there, fetch_ms: fetch_ms * weight.min(1.0) }
+}
+
+impl Engine {
+    /// How long a request waits until KV memory is freed, where it does not fit in: answers end, and
+    /// free what they hold, at the rate at which they are given.
+    fn memory_ms(&self, load: &Load, tokens: f64, output: f64, itl_ms: f64) -> f64 {
+        let held = load.kv_tokens as f64;
+        let excess = held + tokens - FILLED * self.capacity as f64;
+        match self.capacity > 0 && excess > 0.0 && held > 0.0 {
+            true => (excess / held).min(1.0) * output * itl_ms,
+            false => 0.0,
+        }
+    }
+
+    /// Fills in what depends on this engine alone.
+    fn weigh(&self, row: &mut Row, tokens: f64, ask: &Ask) {
+        let load = &row.load;
+        let real = parts(self, &row.overlap, tokens, 1.0);
+        let work_ms = self.fit.work_ms(real.uncached, real.there, self.chunk);
+        let parts = match ask.overlap_weight == 1.0 {
+            true => real,
+            false => parts(self, &row.overlap, tokens, ask.overlap_weight),
+        };
+        let own = self.fit.work_ms(parts.uncached, parts.there, self.chunk);
+        let running = load.running() as f64;
+        let itl_ms = self.fit.decode_ms(running + 1.0, load.kv_tokens as f64 + tokens);
+        let drain = load.drain_ms + self.memory_ms(load, tokens, ask.output, itl_ms);
+        // Those that are late already lose nothing more.
+        let in_time = load.inflight.saturating_sub(load.late) as f64;
+        let dearer = (self.fit.hb + self.fit.hk * tokens) * ask.output / 2.0;
+        let others = match ask.tpot_slo_ms > 0.0 {
+            true => {
+                let slack = (ask.tpot_slo_ms - itl_ms) / itl_ms;
+                (SLACK * slack).clamp(SLACK_BOUNDS.0, SLACK_BOUNDS.1)
+            }
+            false => OTHERS,
+        };
+        row.terms = Terms {
+            drain,
+            own,
+            fetch: parts.fetch_ms,
+            ext: (own + dearer) * in_time / others,
+            repl: 0.0,
+            slow: ask.output * itl_ms * load.share,
+            late: 0.0,
+            session: 0.0,
+        };
+        row.work_ms = work_ms;
+        row.ttft_ms = drain + work_ms + real.fetch_ms;
+        row.tpot_ms = itl_ms / (1.0 - load.share.min(SHARE_MOST));
+    }
+}
+
+/// Weighs the engines that are not filtered, each row in its engine's place.
+pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
+    let mut most = 0.0f64;
+    let mut soonest = f64::INFINITY;
+    for (row, engine) in rows.iter_mut().zip(engines) {
+        engine.weigh(row, tokens, ask);
+        if row.filter.is_none() {
+            most = most.max(f64::from(row.overlap.total()) * ask.overlap_weight);
+            soonest = soonest.min(row.ttft_ms);
+        }
+    }
+    let slo = ask.ttft_slo_ms;
+    let hopeless = slo > 0.0 && soonest > slo;
+    for (place, (row, engine)) in rows.iter_mut().zip(engines).enumerate() {
+        let there = f64::from(row.overlap.total()) * ask.overlap_weight;
+        if !row.has_room {
+            row.terms.repl = REUSES * engine.fit.b * (most - there).max(0.0).min(tokens);
+        }
+        if hopeless {
+            row.terms.drain *= HOPELESS;
+            row.terms.slow *= HOPELESS;
+        } else if slo > 0.0 && row.ttft_ms > slo {
+            row.terms.late = MISSED * slo;
+        }
+        if ask.session_place.is_some_and(|session| session != place) {
+            row.terms.session = SESSION * engine.fit.tokens_ms(tokens, 0.0);
+        }
+    }
+}
+
+/// The cheapest engine; ties at random by `seed`.
+pub fn cheapest(rows: &[Row], seed: u64) -> Option<usize> {
+    let mut random = Random(seed);
+    let mut best: Option<(usize, f64)> = None;
+    let mut tied = 0;
+    for (place, row) in rows.iter().enumerate().filter(|(_, row)| row.filter.is_none()) {
+        let cost = row.terms.sum();
+        match best {
+            Some((_, least)) if cost > least => continue,
+            Some((_, least)) if cost == least => {
+                tied += 1;
+                if random.below(tied) > 0 {
+                    continue;
+                }
+            }
+            _ => tied = 1,
+        }
+        best = Some((place, cost));
+    }
+    best.map(|(place, _)| place)
+}
+
+#[cfg(test)]
+#[path = "cost_test.rs"]
+mod tests;

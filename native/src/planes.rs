@@ -1,0 +1,62 @@
+//! Where the ledger's cells lie in its shared memory.
+
+use crate::ledger::RECORD;
+
+/// Raised when the meaning of a cell changes: a process of another version must not attach.
+pub const LAYOUT: usize = 2;
+
+/// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
+pub struct Plan {
+    pub engines: usize,
+    pub states: usize,
+    pub cleared: usize,
+    pub health: usize,
+    /// Of every engine, written by all workers: see `load.rs`.
+    pub anchors: usize,
+    pub recent: usize,
+    pub inflight: usize,
+    pub prefill: usize,
+    pub blocks: usize,
+    pub prefill_us: usize,
+    pub waiting: usize,
+    pub late: usize,
+    pub kv_tokens: usize,
+    pub records: usize,
+    pub stride: usize,
+    pub cells: usize,
+}
+
+impl Plan {
+    pub fn new(workers: usize, engines: usize) -> Self {
+        let stride = engines.next_multiple_of(8);
+        let plane = stride * workers;
+        // One line more than engines: its first cell counts changes of health.
+        let anchors = 3 * stride + 8;
+        let recent = anchors + stride;
+        let inflight = recent + stride;
+        let records = inflight + 7 * plane;
+        Self {
+            engines,
+            states: 0,
+            cleared: stride,
+            health: 2 * stride,
+            anchors,
+            recent,
+            inflight,
+            prefill: inflight + plane,
+            blocks: inflight + 2 * plane,
+            prefill_us: inflight + 3 * plane,
+            waiting: inflight + 4 * plane,
+            late: inflight + 5 * plane,
+            kv_tokens: inflight + 6 * plane,
+            records,
+            stride,
+            cells: records + workers * engines * RECORD,
+        }
+    }
+
+    /// Gauges of a row that go when its worker or its engine goes, requests in flight apart.
+    pub fn gauges(&self) -> [usize; 6] {
+        [self.prefill, self.blocks, self.prefill_us, self.waiting, self.late, self.kv_tokens]
+    }
+}

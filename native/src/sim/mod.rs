@@ -1,0 +1,13 @@
+//! Discrete-event simulation of engines behind the gateway.
+
+pub mod announce;
+pub mod baselines;
+pub mod cache;
+pub mod engine;
+pub mod gate;
+pub mod report;
+pub mod run;
+pub mod trace;
+
+#[cfg(test)]
+mod sim_test;

@@ -1,0 +1,299 @@
+//! The run of a simulation: arrivals, steps of engines, and what the gateways hear of them, in the
+//! order of time. The same trace, options and seed give the same outcome, bit for bit.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::cache::Blocks;
+use super::engine::{Engine, Floor, Said, Seq, Settings};
+use super::trace::Trace;
+use crate::hash::{mix, Random};
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub engines: usize,
+    pub settings: Settings,
+    /// All engines share one endless cache: what routing can lose is bounded by this run.
+    pub shared: bool,
+    pub speed: f64,
+    /// Arrivals are spread over this time, as traces count in ticks.
+    pub spread_s: f64,
+    pub seed: u64,
+    /// Gateways, which take turns.
+    pub gateways: usize,
+    /// How long after the fact the gateways hear of cached and removed blocks.
+    pub delay_s: f64,
+    /// Share of these events that never arrive.
+    pub loss: f64,
+}
+
+impl Options {
+    /// An error says what cannot be.
+    pub fn check(&self) -> Result<(), String> {
+        let counts = [
+            ("engines", self.engines, 1, 4096),
+            ("gateways", self.gateways, 1, 1024),
+            ("chunk_tokens", self.settings.chunk as usize, 16, 1 << 20),
+            ("max_seqs", self.settings.max_seqs, 1, 1 << 16),
+        ];
+        for (name, value, least, most) in counts {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
+            }
+        }
+        let numbers = [
+            ("speed", self.speed, 1e-3, 1e3),
+            ("spread_s", self.spread_s, 0.0, 3600.0),
+            ("delay_s", self.delay_s, 0.0, 3600.0),
+            ("loss", self.loss, 0.0, 1.0),
+        ];
+        for (name, value, least, most) in numbers {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a router is asked with.
+pub struct Arrival<'a> {
+    pub row: usize,
+    pub now_s: f64,
+    pub gateway: usize,
+    pub seed: u64,
+    pub trace: &'a Trace,
+    pub options: &'a Options,
+    pub engines: &'a [Engine],
+    /// Blocks of the shared cache, where there is one.
+    pub shared: Option<&'a Blocks<()>>,
+}
+
+impl Arrival<'_> {
+    pub fn input(&self) -> u32 {
+        self.trace.rows[self.row].input
+    }
+
+    /// Prompt tokens that engine `at` has cached at this moment.
+    pub fn cached(&self, at: usize) -> u32 {
+        let ids = self.trace.blocks(self.row);
+        let found = match self.shared {
+            Some(shared) => ids.iter().take_while(|id| shared.contains_key(id)).count(),
+            None => self.engines[at].cache.prefix(ids),
+        };
+        self.tokens(found as u32)
+    }
+
+    /// Prompt tokens that its first `blocks` blocks save: never the last one, nor others of its block
+    /// of 16.
+    pub fn tokens(&self, blocks: u32) -> u32 {
+        (blocks * self.trace.block).min(self.input().saturating_sub(1) / 16 * 16)
+    }
+}
+
+/// Chooses engines, and hears what they say.
+pub trait Router {
+    fn pick(&mut self, arrival: &Arrival) -> usize;
+    /// The first token of a row's answer.
+    fn first(&mut self, _row: usize, _engine: usize, _now_s: f64) {}
+    /// The end of a row's answer.
+    fn done(&mut self, _trace: &Trace, _row: usize, _engine: usize, _now_s: f64) {}
+    /// A block event: `Stored` or `Removed`.
+    fn event(&mut self, _trace: &Trace, _engine: usize, _said: Said, _now_s: f64) {}
+}
+
+/// What became of one request. Times in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    pub engine: usize,
+    pub arrived_s: f64,
+    pub ttft_s: f64,
+    /// 0.0 for an answer of one token.
+    pub tpot_s: f64,
+    pub input: u32,
+    pub output: u32,
+    pub hit: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Run {
+    pub outcomes: Vec<Outcome>,
+    pub busy_s: Vec<f64>,
+    pub steps: u64,
+    pub preempted: u64,
+    /// Longer than an engine's memory: refused.
+    pub refused: u64,
+    pub end_s: f64,
+}
+
+/// A time that orders, with what happens then.
+#[derive(PartialEq)]
+struct At(f64, usize);
+
+impl Eq for At {}
+
+impl PartialOrd for At {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for At {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
+    }
+}
+
+struct World<'a> {
+    trace: &'a Trace,
+    options: &'a Options,
+    engines: Vec<Engine>,
+    seqs: Vec<Seq>,
+    shared: Option<Blocks<()>>,
+    ends: BinaryHeap<Reverse<At>>,
+    busy: Vec<bool>,
+    said: Vec<Said>,
+    delayed: VecDeque<(f64, usize, Said)>,
+    random: Random,
+}
+
+impl World<'_> {
+    fn floor<'b>(
+        shared: &'b mut Option<Blocks<()>>,
+        seqs: &'b mut [Seq],
+        said: &'b mut Vec<Said>,
+        settings: &'b Settings,
+        trace: &'b Trace,
+    ) -> Floor<'b> {
+        Floor { settings, trace, seqs, shared: shared.as_mut(), said }
+    }
+
+    fn begin(&mut self, at: usize, now_s: f64) {
+        let settings = &self.options.settings;
+        let mut floor =
+            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+        let step = self.engines[at].begin(&mut floor);
+        self.busy[at] = step.is_some();
+        if let Some(ms) = step {
+            self.ends.push(Reverse(At(now_s + ms * 1e-3, at)));
+        }
+    }
+
+    fn end(&mut self, at: usize, now_s: f64) {
+        let settings = &self.options.settings;
+        let mut floor =
+            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+        self.engines[at].end(now_s, &mut floor);
+    }
+
+    /// Tells the router what was said; block events may be late or lost.
+    fn tell(&mut self, at: usize, now_s: f64, router: &mut dyn Router) {
+        for said in self.said.drain(..) {
+            match said {
+                Said::First(row) => router.first(row, at, now_s),
+                Said::Done(row) => router.done(self.trace, row, at, now_s),
+                event => {
+                    let scale = (1u64 << 32) as f64;
+                    let lost = self.options.loss > 0.0
+                        && (self.random.below(1 << 32) as f64) < self.options.loss * scale;
+                    match self.options.delay_s > 0.0 {
+                        _ if lost => {}
+                        true => self.delayed.push_back((now_s + self.options.delay_s, at, event)),
+                        false => router.event(self.trace, at, event, now_s),
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, now_s: f64, row: usize, router: &mut dyn Router) {
+        while let Some(&(due_s, at, event)) = self.delayed.front() {
+            if due_s > now_s {
+                break;
+            }
+            self.delayed.pop_front();
+            router.event(self.trace, at, event, due_s);
+        }
+        let seed = self.random.below(u64::MAX);
+        let arrival = Arrival {
+            row,
+            now_s,
+            gateway: row % self.options.gateways,
+            seed,
+            trace: self.trace,
+            options: self.options,
+            engines: &self.engines,
+            shared: self.shared.as_ref(),
+        };
+        let at = router.pick(&arrival);
+        let taken = self.trace.rows[row];
+        self.seqs[row] = Seq::new(at, taken.input, taken.output);
+        self.engines[at].add(row);
+        if !self.busy[at] {
+            self.begin(at, now_s);
+            self.tell(at, now_s, router);
+        }
+    }
+}
+
+/// Runs a whole trace.
+pub fn run(trace: &Trace, options: &Options, router: &mut dyn Router) -> Run {
+    let mut world = World {
+        trace,
+        options,
+        engines: (0..options.engines).map(|_| Engine::default()).collect(),
+        seqs: vec![Seq::default(); trace.rows.len()],
+        shared: options.shared.then(Blocks::default),
+        ends: BinaryHeap::new(),
+        busy: vec![false; options.engines],
+        said: Vec::new(),
+        delayed: VecDeque::new(),
+        random: Random(mix(options.seed)),
+    };
+    let mut run = Run::default();
+    let fits = |row: &usize| {
+        let row = &trace.rows[*row];
+        options.shared || u64::from(row.input) + u64::from(row.output) <= options.settings.capacity
+    };
+    let arrivals = trace.arrivals(options.speed, options.spread_s, options.seed);
+    run.refused = arrivals.iter().filter(|(_, row)| !fits(row)).count() as u64;
+    let mut arrivals = arrivals.into_iter().filter(|(_, row)| fits(row)).peekable();
+    let mut arrived_s = vec![0.0; trace.rows.len()];
+    loop {
+        let next = world.ends.peek().map(|Reverse(At(s, at))| (*s, *at));
+        match (arrivals.peek().copied(), next) {
+            (Some((now_s, row)), next) if next.is_none_or(|(s, _)| now_s < s) => {
+                arrivals.next();
+                arrived_s[row] = now_s;
+                world.arrive(now_s, row, router);
+            }
+            (_, Some((now_s, at))) => {
+                world.ends.pop();
+                world.end(at, now_s);
+                world.begin(at, now_s);
+                world.tell(at, now_s, router);
+                run.end_s = now_s;
+            }
+            (_, None) => break,
+        }
+    }
+    run.busy_s = world.engines.iter().map(|engine| engine.busy_s).collect();
+    run.steps = world.engines.iter().map(|engine| engine.steps).sum();
+    run.preempted = world.seqs.iter().map(|seq| u64::from(seq.preempted)).sum();
+    let done = world.seqs.iter().enumerate().filter(|(_, seq)| seq.output > 0);
+    run.outcomes = done.map(|(row, seq)| outcome(seq, arrived_s[row])).collect();
+    run
+}
+
+fn outcome(seq: &Seq, arrived_s: f64) -> Outcome {
+    let gaps = f64::from(seq.output.max(2) - 1);
+    Outcome {
+        engine: seq.engine,
+        arrived_s,
+        ttft_s: seq.first_s - arrived_s,
+        tpot_s: if seq.output > 1 { (seq.last_s - seq.first_s) / gaps } else { 0.0 },
+        input: seq.input,
+        output: seq.output,
+        hit: seq.hit,
+    }
+}
