@@ -1,4 +1,5 @@
-"""An engine as kvbm sees one: a client, memory that it lends, blocks that can be told apart."""
+"""An engine as kvbm sees one: a client, memory that it lends, blocks that can be told apart; and a
+daemon in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,13 +7,18 @@ import hashlib
 import itertools
 import mmap
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 
 from harness.waiting import until
 
 from native import _core
 
+ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 64 * 1024
 SLOTS = 32
 DESCRIPTOR = b'{"model":"m","dtype":"float16"}'
@@ -102,3 +108,32 @@ class Engine:
 
     def lookup(self, blocks: Sequence[int]) -> list[int]:
         return list(self.client.lookup([name(n) for n in blocks]))
+
+
+class Daemon:
+    """A core in a child process."""
+
+    def __init__(self, root: Path, capacity: int = 64 << 20, points: str = "") -> None:
+        arguments = (str(root / "kvbm.sock"), str(root / "disk"), str(capacity), points)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "harness.kvbm_child", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().split()
+        # It may die while it opens the store, at a named place; then it says nothing.
+        self.ready_s = float(said[1]) if said else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()

@@ -1,22 +1,20 @@
 """`kill -9` of the whole daemon, at any time and at named places, while an engine works with it.
 
 What was acknowledged to the engine is there and right afterwards; nothing else ever appears.
-`KVBM_TORTURE_LOOPS=200 pytest tests/kvbm/test_torture.py` for a long one.
+`KVBM_TORTURE_LOOPS=200 KVBM_TORTURE_SEED_BASE=7 pytest tests/kvbm/test_torture.py` for a long one.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from harness.blocks import Engine, name
+from harness.blocks import Daemon, Engine, name
 from harness.waiting import until
 
 LOOPS = int(os.environ.get("KVBM_TORTURE_LOOPS", "6"))
+SEED = int(os.environ.get("KVBM_TORTURE_SEED_BASE", "1"))
 READY_S = 5.0
 BATCH = 4
 POINTS = (
@@ -33,35 +31,6 @@ POINTS = (
     "snapshot.replaced",
     "sync.journal",
 )
-
-
-class Daemon:
-    """A core in a child process."""
-
-    def __init__(self, root: Path, capacity: int, points: str) -> None:
-        arguments = (str(root / "kvbm.sock"), str(root / "disk"), str(capacity), points)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.kvbm_child", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'tests'}"},
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().split()
-        # It may die while it opens the store, at a named place; then it says nothing.
-        self.ready_s = float(said[1]) if said else None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 class Ledger:
@@ -135,8 +104,8 @@ def torture(root: Path, capacity: int, seed: int) -> None:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    torture(tmp_path, 1 << 30, 1)
+    torture(tmp_path, 1 << 30, SEED)
 
 
 def test_nothing_is_wrong_while_old_blocks_are_evicted(tmp_path: Path) -> None:
-    torture(tmp_path, 8 << 20, 2)
+    torture(tmp_path, 8 << 20, 1000 + SEED)

@@ -188,13 +188,13 @@ impl Hub {
         }
         self.stats.jobs += 1;
         for (item, key) in keys.into_iter().enumerate() {
-            self.fetch_one(id, item, Named { namespace, key, len });
+            self.fetch_one(id, item, Named { namespace, key, len }, limit_us);
         }
         self.finish_if_done(id);
         Ok(())
     }
 
-    fn fetch_one(&mut self, id: WorkId, item: usize, named: Named) {
+    fn fetch_one(&mut self, id: WorkId, item: usize, named: Named, limit_us: u64) {
         let Named { namespace, key, len } = named;
         let Some(host) = &mut self.host else { return };
         if let Some(seat) = host.find(namespace, &key, len) {
@@ -205,7 +205,13 @@ impl Hub {
                 return fill.waiters.push((id, item));
             }
         }
-        let begun = self.begin_fill(named, vec![(id, item)]);
+        // What would come too late is not begun.
+        let expected_us = self.disk.as_ref().map_or(0, |disk| disk.expected_load_us(len.into()));
+        let begun = if expected_us > limit_us {
+            Err(Refusal::Busy as u8)
+        } else {
+            self.begin_fill(named, vec![(id, item)])
+        };
         if let (Err(why), Some(work)) = (begun, self.works.get_mut(id)) {
             work.set(item, why);
         }

@@ -1,7 +1,7 @@
 //! `kill -9` at any time: a child works on a store and tells what was acknowledged; it is killed, by its
 //! parent or at a named place, and the parent opens what is left.
 //!
-//! `KVBM_TORTURE_LOOPS=1000 cargo test torture` for a long one.
+//! `KVBM_TORTURE_LOOPS=1000 KVBM_TORTURE_SEED_BASE=7 cargo test torture` for a long one.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -191,16 +191,24 @@ fn torture(loops: u64, capacity: u64, seed: u64) {
     assert!(told.stored.len() > 50, "the child did its work");
 }
 
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap())
+}
+
 fn loops() -> u64 {
-    std::env::var("KVBM_TORTURE_LOOPS").map_or(8, |n| n.parse().unwrap())
+    setting("KVBM_TORTURE_LOOPS", 8)
+}
+
+fn seed() -> u64 {
+    setting("KVBM_TORTURE_SEED_BASE", 1)
 }
 
 #[test]
 fn torture_loses_nothing_that_was_acknowledged() {
-    torture(loops(), 4 << 30, 1);
+    torture(loops(), 4 << 30, seed());
 }
 
 #[test]
 fn torture_while_blocks_are_evicted() {
-    torture(loops(), 4 << 20, 1000);
+    torture(loops(), 4 << 20, 1000 + seed());
 }
