@@ -21,8 +21,8 @@ VLLM_VERSION = "0.32.0"
 DEATH_GRACE_S = 0.1  # the reply that tells of the death still goes out
 
 
-# What a gateway asks by itself, at times of its own.
-_ASKED_IN_PASSING = frozenset({"/v1/models", "/health", "/metrics", "/kv_event_sources"})
+# What a gateway asks by itself, at times of its own, it asks under its own name.
+_BY_ITSELF = "kvgate"
 
 
 class Engine:
@@ -91,8 +91,8 @@ class Engine:
         return []
 
     def note(self, request: Request) -> None:
-        """Keeps the latest request of the inference endpoints, with `--record`."""
-        if self.settings.record and request.target not in _ASKED_IN_PASSING:
+        """Keeps the latest request that is some client's, with `--record`."""
+        if self.settings.record and request.header("user-agent") != _BY_ITSELF:
             self.last_request = {
                 "method": request.method, "target": request.target,
                 "headers": [list(h) for h in request.headers],

@@ -165,6 +165,5 @@ async def test_a_client_that_leaves_while_its_prompt_is_asked_for(  # type: igno
         await gw.client.post("/v1/chat/completions", json=chat("a"), timeout=0.3)
     await until(lambda: gw.app.pipeline.gatehouse.active == 0, "the request to be over")
     one.faults([])
-    last = one.state()["last_request"]
-    assert last["target"] == "/tokenize"  # the request itself never came
+    assert one.state()["last_request"] is None  # the request itself never came
     assert gw.running.lines()[-1]["termination"] == "CQ"
