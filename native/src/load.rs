@@ -50,7 +50,6 @@ pub struct Load {
     pub drain_ms: f64,
     /// Share of its time that prefill took of late, 0 to 1.
     pub share: f64,
-    pub prefill_tokens: u64,
     pub kv_tokens: u64,
 }
 
@@ -59,6 +58,11 @@ impl Load {
     pub fn running(&self) -> u64 {
         self.inflight.saturating_sub(self.waiting)
     }
+}
+
+/// (waiting, late) of a word.
+fn halves(word: u64) -> (u64, u64) {
+    (word & u64::from(u32::MAX), word >> 32)
 }
 
 /// Prefill work of the past minute in a cell: ms as f32, and when it was so, in ms that wrap.
@@ -139,8 +143,7 @@ impl Ledger {
         let _ = self.recent(engine).fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
         self.write(engine, |row| {
             shared::add(self.hot(self.plan.prefill_us, row, engine), charge.prefill_us);
-            shared::add(self.hot(self.plan.waiting, row, engine), 1);
-            shared::add(self.hot(self.plan.late, row, engine), u64::from(charge.late));
+            self.stage(row, engine, 1, i64::from(charge.late));
             shared::add(self.hot(self.plan.kv_tokens, row, engine), charge.kv_tokens);
         })
     }
@@ -156,11 +159,7 @@ impl Ledger {
         step_ms: f64,
     ) -> Result<bool, Fault> {
         let Some(row) = self.arrived(engine, charge)? else { return Ok(false) };
-        match (charge.late, late) {
-            (false, true) => shared::add(self.hot(self.plan.late, row, engine), 1),
-            (true, false) => self.lower(self.plan.late, row, engine, 1),
-            _ => {}
-        }
+        self.stage(row, engine, 0, i64::from(late) - i64::from(charge.late));
         let done = charge.prefill_us as f64 * 1e-6;
         let most = self.ahead_s(engine).min(step_ms * 1e-3);
         self.move_anchor(engine, |anchor| (anchor + done).max(now_s - most).min(now_s));
@@ -178,7 +177,7 @@ impl Ledger {
         }
         self.write(engine, |row| {
             self.lower(self.plan.kv_tokens, row, engine, charge.kv_tokens);
-            self.lower(self.plan.late, row, engine, u64::from(charge.late));
+            self.stage(row, engine, 0, -i64::from(charge.late));
         })
     }
 
@@ -190,8 +189,16 @@ impl Ledger {
         }
         self.lower(self.plan.prefill_us, row, engine, charge.prefill_us);
         self.lower(self.plan.prefill, row, engine, charge.prefill_tokens);
-        self.lower(self.plan.waiting, row, engine, 1);
+        self.stage(row, engine, -1, 0);
         Ok(Some(row))
+    }
+
+    /// Changes the counts of requests that wait and of those that are late; never below zero.
+    fn stage(&self, row: usize, engine: Handle, waiting: i64, late: i64) {
+        let cell = self.hot(self.plan.stages, row, engine);
+        let (w, l) = halves(cell.load(Ordering::Relaxed));
+        let moved = |count: u64, by: i64| count.saturating_add_signed(by).min(u64::from(u32::MAX));
+        cell.store(moved(l, late) << 32 | moved(w, waiting), Ordering::Relaxed);
     }
 
     /// An engine's load now, all workers.
@@ -206,9 +213,9 @@ impl Ledger {
             }
             let gauge = |plane| self.hot(plane, row, engine).load(Ordering::Relaxed);
             load.inflight += inflight;
-            load.waiting += gauge(self.plan.waiting);
-            load.late += gauge(self.plan.late);
-            load.prefill_tokens += gauge(self.plan.prefill);
+            let (waiting, late) = halves(gauge(self.plan.stages));
+            load.waiting += waiting;
+            load.late += late;
             load.kv_tokens += gauge(self.plan.kv_tokens);
             us += gauge(self.plan.prefill_us);
         }
@@ -283,7 +290,7 @@ mod tests {
         for ledger in [&a, &b] {
             let load = ledger.load(engine, 10.1);
             assert_eq!((load.inflight, load.waiting, load.late), (2, 2, 1));
-            assert_eq!((load.prefill_tokens, load.kv_tokens), (500, 5000));
+            assert_eq!((ledger.totals(engine).work.prefill_tokens, load.kv_tokens), (500, 5000));
             assert!((load.drain_ms - 400.0).abs() < 1e-6);
         }
         a.retire(1).unwrap();
