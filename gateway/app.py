@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -27,6 +28,7 @@ from gateway.engine_tokens import EngineTokens
 from gateway.engines import EngineTable
 from gateway.fronts import Front
 from gateway.health import Health
+from gateway.inquiry import Inquiry, hear
 from gateway.logs import Writer, check_log, log, open_error_log
 from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
@@ -41,7 +43,7 @@ from gateway.responses import ResponseMap
 from gateway.server import Listener
 from gateway.sockets import Wanted
 from gateway.status import Life, Status
-from gateway.tokens import TokenSources
+from gateway.tokens import TokenSource, TokenSources
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
 from native._core import Index
@@ -70,6 +72,7 @@ class App:
     models: Models
     caches: Caches
     discovery: Discovery
+    inquiry: Inquiry
     control: ControlPlane
     writer: Writer
     life: Life
@@ -89,6 +92,7 @@ class App:
         if self.alone:
             self.health.sync()
             self.discovery.sync()
+            self.inquiry.sync()
             self.models.start()
         else:
             self.pulse.start()
@@ -100,6 +104,7 @@ class App:
         await self.pipeline.tokens.close()
         await self.health.close()
         await self.discovery.close()
+        await self.inquiry.close()
         self.caches.close()
         await self.models.close()
         await self.control.close()
@@ -148,6 +153,7 @@ class App:
         if self.alone:
             self.health.sync()
             self.discovery.sync()
+            self.inquiry.sync()
         else:
             self.pulse.look(monotonic(), again=True)
 
@@ -179,6 +185,8 @@ def build(
     caches = Caches(table, memory.trust, memory.events)
     discovery = Discovery(table, control, caches.hear)
     caches.again = discovery.again
+    inquiry = Inquiry(table, control, partial(hear, table))
+    tokens.changed = partial(_believe, table, caches)
     decisions = Decisions(table.index, caches, memory.kv)
     recorder = Recorder(gatehouse, stats, responses, decisions)
     pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
@@ -201,13 +209,20 @@ def build(
     listeners = {address: _listener(front) for address, front in compiled.by_address.items()}
     app = App(
         config, memory, pipeline, asgi, listeners, table,
-        health, models, caches, discovery, control, writer, life, pulse, alone,
+        health, models, caches, discovery, inquiry, control, writer, life, pulse, alone,
     )  # fmt: skip
     life.listeners = tuple(listener.tag for listener in app.listeners)
     asgi.listener = app.listeners[0] if listeners else None
     relay.body_budget.limit = config.body_buffer_total
     relay.client_limit.limit = config.worker_connections
     return app
+
+
+def _believe(table: EngineTable, caches: Caches, upstream: str, source: TokenSource) -> None:
+    """Events name blocks by token ids: without these they tell nothing."""
+    group = table.groups.get(upstream)
+    for engine in () if group is None else group.engines:
+        caches.tokens(engine, source.state != "bytes", source.why)
 
 
 def draft(config: Config, memory: Memory) -> tuple[Wanted, ...]:

@@ -133,15 +133,16 @@ class Caches:
     def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
         """A prompt's matched tokens as predicted, and as the engine itself counted them."""
         trust = self._fresh(engine)
-        if self.index is None or trust.standing(now).state not in (EXACT, HEALING):
+        state = trust.standing(now).state
+        if self.index is None or state not in (EXACT, HEALING):
             return
-        if trust.stream is not None and trust.stream.state == HEALING and predicted < actual:
+        if state == HEALING and predicted < actual:
             trust.drift.forget()  # what is missing is known to be
             return
         size = self.index.block_size(engine.index_slot) or 16
         if trust.drift.observe(predicted, actual, size, now):
             self._follow()
-        elif trust.drift.agrees and self._subscriber is not None:
+        elif state == HEALING and trust.drift.agrees and self._subscriber is not None:
             self._subscriber.complete((engine.upstream, engine.address))
 
     def tokens(self, engine: Engine, ok: bool, reason: str = "", usable: bool = True) -> None:

@@ -18,6 +18,7 @@ from gateway.app import draft
 from gateway.channel import DESCRIPTORS_MAX
 from gateway.conf.errors import ConfigErrors
 from gateway.conf.model import Config
+from gateway.facts import Facts
 from gateway.identity import entrust_logs
 from gateway.ledger import Key
 from gateway.logs import NOTICE, log, open_error_log
@@ -78,6 +79,10 @@ class Changes:
                 found = Found.of_json(f)
                 if found is not None:
                     self._learn(child, News(sources={(upstream, server): found}))
+            case {"facts": {"upstream": str(upstream), "server": str(server), "facts": dict(f)}}:
+                facts = Facts.of_json(f)
+                if facts is not None:
+                    self._learn(child, News(facts={(upstream, server): facts}))
             case {"ask": {"upstream": str(upstream), "server": str(server)}}:
                 monitor = self._master.children.at(-1)
                 if monitor is not None:
@@ -97,16 +102,11 @@ class Changes:
 
     def _learn(self, teller: Child, news: News) -> None:
         """Kept for those who are born later, and passed on to the workers there are."""
-        whys = {k: why for k, why in news.whys.items() if k in self._present()}
-        cards = {name: c for name, c in news.cards.items() if name in self.config.upstreams}
-        sources = {k: found for k, found in news.sources.items() if k in self._servers()}
-        known = self.news
-        self.news = News(
-            {**known.whys, **whys}, {**known.cards, **cards}, {**known.sources, **sources}
-        )
+        news = news.of(self.config)
+        self.news = self.news.plus(news)
         for child in self._master.children.workers:
             if child is not teller:
-                child.order(News(whys, cards, sources))
+                child.order(news)
 
     def forget(self, child: Child) -> None:
         """It has ended."""
@@ -240,10 +240,6 @@ class Changes:
         upstreams = self.config.upstreams.values()
         return {(u.name, line.address) for u in upstreams for line in u.engines}
 
-    def _servers(self) -> set[Key]:
-        upstreams = self.config.upstreams.values()
-        return {(u.name, line.server) for u in upstreams for line in u.engines}
-
     def _sweep(self) -> None:
         """Closes sockets and frees handles of what is no longer configured; engines with something
         in flight are looked at again.
@@ -253,11 +249,7 @@ class Changes:
         present = self._present()
         self._swept = not self._master.memory.ledger.sweep(present)
         self._master.memory.stats.sweep(fronts.series(self.config))
-        self.news = News(
-            {key: why for key, why in self.news.whys.items() if key in present},
-            {name: c for name, c in self.news.cards.items() if name in self.config.upstreams},
-            {key: found for key, found in self.news.sources.items() if key in self._servers()},
-        )
+        self.news = self.news.of(self.config)
 
     def announce(self) -> None:
         """Tells every worker how the whole gateway is."""

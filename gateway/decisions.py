@@ -68,7 +68,8 @@ class Decisions:
         if self._index is None:
             return
         if not kv.prompt.exact or self._trust.assumes(engine):
-            self._index.assume(engine.index_slot, kv.prompt, engine.capacity_tokens)
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, kv.prompt, holds)
 
     def ended(self, ctx: Context) -> None:
         """A request has ended."""
@@ -78,6 +79,10 @@ class Decisions:
         if leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
-        if cached >= 0 and kv.comparable:
+        # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
+        # something else than lay there when it was sent: that says nothing of the events.
+        row = None if kv.choice is None else kv.choice.row
+        at_once = row is not None and not row.waiting and not row.predicted
+        if cached >= 0 and kv.comparable and at_once:
             engine = ctx.attempts[-1].engine
             self._trust.observe(engine, kv.matched, cached, monotonic())

@@ -31,7 +31,8 @@ class Team:
     """
 
     __slots__ = (
-        "ask", "engines", "group", "load", "mask", "recheck", "ring", "robin", "scorer",
+        "ask", "engines", "group", "kv_tokens", "load", "mask", "recheck", "ring", "robin",
+        "scorer",
     )  # fmt: skip
 
     def __init__(self, engines: Iterable[Engine], ledger: Ledger, former: Team | None) -> None:
@@ -45,6 +46,7 @@ class Team:
         # What weighs prompts, and what it is asked by requests that ask for nothing: kv_aware only.
         self.scorer: Scorer | None = None if former is None else former.scorer
         self.ask: Ask | None = None
+        self.kv_tokens = 0  # in the cache of an engine that does not say how many
         if former is None:
             self.robin = RoundRobin(weights)
         else:
@@ -64,6 +66,7 @@ class Team:
         if not kv.aware or not self.engines or index is None:
             return
         fit = Fit(kv.profile, list(kv.fit), kv.chunk_tokens)
+        self.kv_tokens = kv.capacity_tokens or fit.kv_tokens
         self.scorer = Scorer(
             ledger.core,
             index,
@@ -220,7 +223,7 @@ class EngineTable:
             )
             for engine in engines:
                 if self.index is not None and conf.kv.aware and engine.index_slot < 0:
-                    engine.index_slot = self.index.add_engine()
+                    engine.index_slot = self.index.add_engine(conf.kv.block_size)
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
             former = self.groups.get(conf.name)
             groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)

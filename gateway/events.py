@@ -207,10 +207,10 @@ class Subscriber:
     def _turn(self, context: Context) -> None:
         self._look()
         self._sockets.wait(min(max(self._due - monotonic(), 0.0), IDLE_S))
-        self._begin_replays(context)
         now = monotonic()
         if now >= self._due:
             self._tick(context, now)
+        self._begin_replays(context)
         self._look()
 
     def _look(self) -> None:

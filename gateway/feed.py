@@ -27,6 +27,7 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000  # a host that vanished says 
 BURST = 256  # batches of one engine before the others get a turn
 FAILED_S = 5.0  # a socket that could not be opened is tried again
 END = b"\xff" * 8  # the number behind a replay's last batch
+NO_BIND = "; hint: a publisher whose endpoint has no * connects instead of binding"
 NO_READ = "a batch of its events could not be read"
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -95,6 +96,7 @@ class Feed:
         self._tally = tally
         self._stream = Stream(bool(self.source.replay), 0.0, tally)
         self._failure = ""
+        self._ever = False  # it has been connected
         self._live: Socket | None = None
         self._monitor: Socket | None = None
         self._replay: Socket | None = None
@@ -187,6 +189,7 @@ class Feed:
             if event != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._do(self._stream.disconnected(now))
                 continue
+            self._ever = True
             if self._stream.next is None:
                 self._index.clear(self.slot)  # what decisions put there while it was away
             self._do(self._stream.connected(now))
@@ -260,7 +263,8 @@ class Feed:
         elif stream.exact:
             standing = Standing(EXACT)
         elif stream.why == NOT_CONNECTED:
-            standing = Standing(BLIND, f"nobody publishes at {self.source.endpoint}")
+            hint = "" if self._ever else NO_BIND
+            standing = Standing(BLIND, f"nobody publishes at {self.source.endpoint}{hint}")
         else:
             standing = Standing(HEALING, stream.reason)
         up = stream.lost_at is None and not self._failure

@@ -19,8 +19,10 @@ from gateway import fronts
 from gateway.discovery import Discovery
 from gateway.engine import Engine
 from gateway.engines import EngineTable, Group
+from gateway.facts import Facts
 from gateway.health import Health
 from gateway.identity import become
+from gateway.inquiry import Inquiry
 from gateway.ledger import ILL, WELL
 from gateway.link import Link
 from gateway.logs import log, open_error_log
@@ -43,6 +45,7 @@ class Monitor:
         self._control = ControlPlane(tls)
         self._health = Health(self._table, self._control, self._tell_health)
         self._discovery = Discovery(self._table, self._control, self._tell_sources)
+        self._inquiry = Inquiry(self._table, self._control, self._tell_facts)
         self._models = Models(self._table, self._control, self._tell_models)
         self._link = Link(post.channel, self._obey, self._end)
         self._over = asyncio.Event()
@@ -56,6 +59,7 @@ class Monitor:
             log.error("checks go on with the former certificates: %s", error)
         self._health.sync()
         self._discovery.sync()
+        self._inquiry.sync()
 
     async def live(self) -> None:
         """Until a signal, or the master's end."""
@@ -74,6 +78,7 @@ class Monitor:
                 await asyncio.wait_for(self._over.wait(), BEAT_S)
         await self._health.close()
         await self._discovery.close()
+        await self._inquiry.close()
         await self._models.close()
         await self._control.close()
 
@@ -106,6 +111,10 @@ class Monitor:
     def _tell_sources(self, upstream: str, server: str, found: Found) -> None:
         report = {"upstream": upstream, "server": server, "found": found.as_json()}
         self._link.tell({"sources": report})
+
+    def _tell_facts(self, upstream: str, server: str, facts: Facts) -> None:
+        report = {"upstream": upstream, "server": server, "facts": facts.as_json()}
+        self._link.tell({"facts": report})
 
     def _tell_models(self, upstream: str, cards: list[dict[str, Any]]) -> None:
         self._link.tell({"models": {"upstream": upstream, "cards": cards}})

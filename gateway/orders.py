@@ -4,6 +4,7 @@ Reports go the other way as JSON objects with one of these keys:
     ready, applied (generation), failed (generation, why), health (upstream, address, healthy, why),
     models (upstream, cards), responses (rows of id, upstream, address),
     sources (upstream, server, found: where it publishes), ask (upstream, server),
+    facts (upstream, server, facts: what it says of itself),
     change (a run-time change and its id)
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.conf.model import Config
+from gateway.facts import Facts
 from gateway.ledger import Key
 from gateway.sources import Found
 from gateway.stats import Names
@@ -69,6 +71,27 @@ class News:
     whys: dict[Key, str] = field(default_factory=dict)
     cards: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     sources: dict[Key, Found] = field(default_factory=dict)  # by upstream and server
+    facts: dict[Key, Facts] = field(default_factory=dict)  # likewise: what it says of itself
+
+    def plus(self, later: News) -> News:
+        return News(
+            {**self.whys, **later.whys},
+            {**self.cards, **later.cards},
+            {**self.sources, **later.sources},
+            {**self.facts, **later.facts},
+        )
+
+    def of(self, config: Config) -> News:
+        """Without what is not about this configuration."""
+        lines = [(u.name, line) for u in config.upstreams.values() for line in u.engines]
+        engines = {(name, line.address) for name, line in lines}
+        servers = {(name, line.server) for name, line in lines}
+        return News(
+            {key: why for key, why in self.whys.items() if key in engines},
+            {name: cards for name, cards in self.cards.items() if name in config.upstreams},
+            {key: found for key, found in self.sources.items() if key in servers},
+            {key: facts for key, facts in self.facts.items() if key in servers},
+        )
 
 
 @dataclass(frozen=True, slots=True)

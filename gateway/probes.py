@@ -87,6 +87,11 @@ class Verdict:
     why: str = ""
 
 
+def first(model: str) -> tuple[str, bytes]:
+    """The path and body of a probe: to see whether an engine tokenises at all."""
+    return "/v1/chat/completions", orjson.dumps({"model": model, **CHATS[0][1]})
+
+
 async def compare(vocabulary: Vocabulary, model: str, ask: Ask) -> Verdict:
     """Asks an engine for the ids of every probe. Raises NoIds only where none can be had at all."""
     compared, last = 0, NoIds("unreachable")

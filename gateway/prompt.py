@@ -38,7 +38,8 @@ def of(ctx: Context, path: bytes, source: TokenSource, adapters: frozenset[str])
     kv = Routed(path, ctx.group, source)
     kv.body, kv.scan, kv.sent = ctx.request.body, ctx.scan, ctx.body
     sent = ctx.request.get(b"authorization")
-    kv.authorization = "" if sent is None else sent.decode("latin-1")
+    if sent is not None and b"authorization" not in ctx.plan.drop:
+        kv.authorization = sent.decode("latin-1")
     if adapters:
         named = ctx.plan.names(ctx).find(ctx.model)
         model = ctx.model if named is None else named.model

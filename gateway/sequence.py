@@ -8,10 +8,10 @@ still has again to who asks ("replay from N"). It gives no sign of a restart but
                                 ↑                          │ gap, restart, connection back, check
                                 └──────────────────────────┘
 
-Invariants: what has been applied since the last clear is a run of batches of one publisher, in
-order, without a hole; `whole` says that the run begins with the publisher's first, or where the
-engine itself emptied its cache. Every replay begins with the last batch that was applied: one that
-is not the same means that the publisher is another. What comes in meanwhile waits, within bounds.
+Invariants: what was applied since the last clear is a run of one publisher's batches, without a
+hole; `whole`: it begins with the first, or where the engine emptied its cache. Every replay begins
+with the last batch that was applied: another one is another publisher's. What comes in meanwhile
+waits, within bounds.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gateway.pending import Pending
 from gateway.tally import Tally
 
 REPLAY_S = 5.0  # without anything from a replay: it has failed
+STALL_S = 1.0  # behind its first batch: the engine's socket was full, the rest is asked for again
 LOST_S = 10.0  # without a connection: what was known is forgotten
 CHECK_S = 60.0  # an engine that says nothing is asked whether that is so
 FIRST_CHECK_S = 1.0  # after joining: a batch may have passed before the subscription was in force
 TRIES_MAX = 3  # replays in a row that bring nothing new, and joins after failed ones
 NEVER = float("inf")
-TIME = slice(2, 10)  # of a payload: a big-endian double, whose bytes compare as the time does
+TIME = slice(2, 10)  # of a payload: a big-endian double, whose bytes compare as it does
 NOT_CONNECTED = "not connected"
 UNPROVED = "its connection was away, and no replay tells whether it has restarted"
 LOST = "batches were lost, and its replay does not give them"
 
-# ("apply", payload), ("clear", why), ("ask", first number; a replay that runs is dropped),
-# ("hush", 0): a replay that runs is dropped.
+# ("apply", payload), ("clear", why), ("ask", first number) and ("hush", 0) drop a replay that runs.
 Step = tuple[str, bytes | int | str]
 
 
@@ -49,10 +49,11 @@ class Stream:
         self.tally = Tally() if tally is None else tally
         self._purpose = ""  # of the replay that runs: join | gap | check, "" = none does
         self._proof: int | None = None  # the replay should begin with this batch, which is known
+        self._behind = False  # there may be batches that nothing has shown yet
+        self._got = False  # something of the replay that runs has come
         self._unsure = False  # the connection was away since the last batch
         self._wipe = False  # what is there goes when the replay's first batch comes
-        self._deadline = NEVER
-        self._check_at = NEVER
+        self._deadline = self._check_at = NEVER
         self._tries = 0
         self._joins_left = 0  # that may make up for a failed replay
         self._prints = Fingerprints()
@@ -62,8 +63,8 @@ class Stream:
     @property
     def exact(self) -> bool:
         """Whether what was applied is all that the engine has said."""
-        sure = not self._unsure and self._purpose in ("", "check")
-        return self.whole and sure and self.lost_at is None
+        sure = not self._unsure and not self._behind and self.lost_at is None
+        return self.whole and sure
 
     @property
     def reason(self) -> str:
@@ -124,12 +125,12 @@ class Stream:
         """A batch of the replay that runs."""
         if not self._purpose:
             return []
-        self._deadline = now + REPLAY_S
+        self._deadline, self._got = now + STALL_S, True
         steps: list[Step] = []
         proof, self._proof = self._proof, None
         if proof is not None and seq == proof:
             if not self._prints.same(seq, payload):
-                return self._restart_unseen(now)
+                return [*self._forget(), *self._ask("join", now)]
             self._unsure = False
             return []
         if self.next is None or self._wipe:
@@ -156,13 +157,13 @@ class Stream:
         if not self._purpose:
             return []
         if self._proof is not None:  # its history is shorter than what was applied
-            return self._restart_unseen(now)
+            return [*self._forget(), *self._ask("join", now)]
         steps = self._begin_at(0, "") if self.next is None or self._wipe else []
         self._check_at = now + (FIRST_CHECK_S if self._purpose == "join" else CHECK_S)
         if self._purpose == "check":
             self._tries = 0
             self._prints.trim()
-        self._purpose, self._unsure = "", False
+        self._purpose, self._unsure, self._behind = "", False, False
         if self.whole:
             self.why = ""
         return [*steps, ("hush", 0), *self._drain(now)]
@@ -172,7 +173,7 @@ class Stream:
         if now < self.due:
             return []
         if self._purpose:
-            return self._fail(now)
+            return self._ask("gap", now) if self._got else self._fail(now)
         if self.lost_at is not None:
             some = self.next is not None
             self.next, self.whole, self.why = None, False, NOT_CONNECTED
@@ -183,7 +184,7 @@ class Stream:
         return self._ask("join" if again or self.next is None else "check", now)
 
     def put_off(self, now: float) -> None:
-        """The replay that was asked for has not been begun yet."""
+        """The replay that was asked for has just begun, or not yet."""
         self._deadline = now + REPLAY_S
 
     def incomplete(self, why: str) -> None:
@@ -197,6 +198,7 @@ class Stream:
 
     def _follow(self, seq: int, payload: bytes, now: float) -> list[Step]:
         if self.next is None:
+            self._behind = False
             return [*self._begin_at(seq, self.why), self._take(seq, payload)]
         if self._unsure:  # it may be another engine whose numbers happen to go on
             return [*self._begin_at(seq, UNPROVED), self._take(seq, payload)]
@@ -239,14 +241,11 @@ class Stream:
         self._pending.take_all()
         steps = self._forget()
         if seq == 0 or not self.replays:
-            self._purpose = ""
+            self._purpose, self._behind = "", False
             begun = self._begin_at(seq, "it has restarted, and its first batches were missed")
             return [*steps, ("hush", 0), *begun, self._take(seq, payload)]
         self._pend(seq, payload)
         return [*steps, *self._ask("join", now)]
-
-    def _restart_unseen(self, now: float) -> list[Step]:
-        return [*self._forget(), *self._ask("join", now)]
 
     def _forget(self) -> list[Step]:
         self.tally.restarts += 1
@@ -256,6 +255,8 @@ class Stream:
 
     def _ask(self, purpose: str, now: float) -> list[Step]:
         self._purpose = purpose
+        self._behind = self._behind or purpose != "check"
+        self._got = False
         self._tries += 1
         if self._tries > TRIES_MAX:
             return self._fail(now)
@@ -278,7 +279,7 @@ class Stream:
         elif self._unsure:
             self.next, self.whole, self.why, self._unsure = None, False, UNPROVED, False
             steps.append(("clear", self.why))
-        elif purpose == "join" and not self.whole:
+        elif purpose == "join":
             self.why = "what it held before is unknown: its replay does not answer"
         self._tries = 0
         self._check_at = now + CHECK_S

@@ -88,6 +88,7 @@ class TokenSources:
         environment: Mapping[str, str],
     ) -> None:
         self.by_upstream: dict[str, TokenSource] = {}
+        # Hears of every step of an upstream's.
         self.changed: Callable[[str, TokenSource], None] = lambda upstream, source: None
         self._table = table
         self._engine = engine
@@ -150,23 +151,22 @@ class TokenSources:
     async def _step(self, name: str, source: TokenSource) -> float | None:
         """Brings a source on; how long to wait for the next step, None = it is done."""
         group = self._table.groups[name]
-        if source.conf.kind in ("off", "remote"):
-            state = "bytes" if source.conf.kind == "off" else "engine"
-            source.become(name, state, "off", f"`tokenizer {source.conf.kind}`")
+        if source.conf.kind == "off":
+            source.become(name, "bytes", "off", "`tokenizer off`")
             return None
+        if source.conf.kind == "remote":
+            return await self._by_engines(group, source, "`tokenizer remote`")
         path, where = self._path(group, source.conf)
         if not path:
             if not where:
                 if monotonic() > source.since + CARDS_S:
-                    source.become(name, "engine", "no_tokenizer", "no engine says what it serves")
+                    await self._by_engines(group, source, "no engine says what it serves")
                 return RETRY_S / 4
-            source.become(name, "engine", "no_tokenizer", where)
-            return AGAIN_S
+            return await self._by_engines(group, source, where)
         try:
             loaded = await source.in_thread(Vocabulary.load, path, source.conf.chat_template)
         except (ValueError, OSError) as error:
-            source.become(name, "engine", "no_tokenizer", str(error))
-            return None
+            return await self._by_engines(group, source, str(error), last=True)
         source.folder = loaded.folder
         return await self._compare(group, source, loaded)
 
@@ -210,13 +210,34 @@ class TokenSources:
         if verdict.agrees is False:
             source.verdict = "differs"
             why = f"{loaded.folder} is not what the engines use: {verdict.why}"
-            source.become(group.name, "engine", "no_tokenizer", why)
-            return None
+            return await self._by_engines(group, source, why, last=True)
         source.verdict = "agrees" if verdict.agrees else "not compared"
         loaded.tokenizer.warm()  # this thread's tables: not at the first request's expense
         source.vocabulary = loaded
         source.become(group.name, "local", "", f"{loaded.folder}, {verdict.why}")
         return None
+
+    async def _by_engines(
+        self, group: Group, source: TokenSource, why: str, last: bool = False
+    ) -> float | None:
+        """Engines tokenise from now on, where they offer it. `last`: looking at the files again
+        would change nothing.
+        """
+        model = self._model(group)
+        body = probes.first(model or "")
+        try:
+            await self._engine.ids(group.latest(), Question(*body))
+        except NoIds as error:
+            if error.reason == "no_tokenizer":
+                off = f"exact routing is off: no engine offers /render or /tokenize; {why}"
+                source.become(group.name, "bytes", "no_tokenizer", off)
+                return AGAIN_S
+            if error.reason == "unreachable":
+                source.become(group.name, "engine", "no_tokenizer", why)
+                return RETRY_S
+        source.become(group.name, "engine", "no_tokenizer", why)
+        remote = source.conf.kind == "remote"
+        return None if last or (remote and model is not None) else AGAIN_S
 
     def _model(self, group: Group) -> str | None:
         """A name that the engines serve the model by."""

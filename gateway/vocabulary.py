@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.vllm.chat import EngineOptions, ModelPrompt, NotKnown, PromptInput, load, read
-from native._core import Prompt, Tokenizer
+from native._core import Prompt, Template, Tokenizer
 
 CACHE_BYTES = 64 << 20  # of texts and their ids, per tokenizer
 # What is read on the event loop: a millisecond of it at most. Larger goes to a thread.
@@ -37,6 +37,7 @@ class Vocabulary:
             model = load(folder, EngineOptions(chat_template=text))
         except NotKnown as error:
             raise ValueError(error.reason) from None
+        model.prove(Template)
         tokenizer = Tokenizer(path, CACHE_BYTES)
         return cls(str(folder), tokenizer, model, TEXT_INLINE[tokenizer.kind])
 

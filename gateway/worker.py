@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from gateway import server
+from gateway import inquiry, server
 from gateway.app import App, build
 from gateway.channel import Channel
 from gateway.conf.model import Config
@@ -145,6 +145,8 @@ class Worker:
             self.app.models.hear(upstream, cards)
         for where, found in news.sources.items():
             self.app.caches.hear(*where, found)
+        for where, facts in news.facts.items():
+            inquiry.hear(self.app.table, *where, facts)
 
     async def _apply(self, order: Apply) -> None:
         """Another configuration, in place. One at a time; the last step of each is its report."""

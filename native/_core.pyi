@@ -16,6 +16,10 @@ __all__ = [
     "HashRing",
     "Index",
     "IndexStats",
+    "KvbmClient",
+    "KvbmCore",
+    "KvbmDisk",
+    "KvbmDone",
     "Ledger",
     "Limiter",
     "Match",
@@ -28,6 +32,7 @@ __all__ = [
     "SeriesSnapshot",
     "Simulated",
     "Stats",
+    "Template",
     "Ticket",
     "Tokenizer",
     "Trace",
@@ -76,6 +81,8 @@ class Applied:
     def cleared(self) -> int: ...
     @property
     def orphans(self) -> int: ...
+    @property
+    def untold(self) -> int: ...
     @property
     def adopted(self) -> int: ...
     @property
@@ -128,6 +135,8 @@ class IndexStats:
     def cleared(self) -> int: ...
     @property
     def orphaned(self) -> int: ...
+    @property
+    def untold(self) -> int: ...
     @property
     def adopted(self) -> int: ...
     @property
@@ -632,6 +641,13 @@ class Counters:
     def values(self) -> list[int]: ...
 
 @final
+class Template:
+    """A chat template compiled for rendering without Python."""
+
+    def __new__(cls, source: str) -> Template: ...
+    def render(self, context_json: bytes, now_s: int | None = None) -> str: ...
+
+@final
 class Tokenizer:
     """A loaded tokenizer with the cache of its segments; threads share it."""
 
@@ -652,5 +668,163 @@ class Tokenizer:
         salt: str | None = None,
         block_sizes: Sequence[int] = (),
     ) -> Prompt: ...
+    def render_prompt(
+        self,
+        template: Template,
+        context_json: bytes,
+        add_special_tokens: bool,
+        lora: str | None = None,
+        salt: str | None = None,
+        block_sizes: Sequence[int] = (),
+    ) -> Prompt: ...
     def cost_bytes(self, text: str) -> int: ...
+    def stats(self) -> dict[str, int]: ...
+
+@final
+class KvbmDisk:
+    """What an operator says about kvbm's disk tier."""
+
+    def __new__(
+        cls,
+        directory: str,
+        capacity: int,
+        *,
+        segment_bytes: int = 0,
+        io: str = "auto",
+        direct: str = "auto",
+        reuse: int = 1,
+        write_rate: int = 0,
+        depth: int = 32,
+        buffer_bytes: int = 0,
+        backlog_bytes: int = 0,
+        reset: bool = False,
+        sync_s: float = 1.0,
+        look_s: float = 30.0,
+        copy_threads: int = 2,
+        points: str = "",
+    ) -> KvbmDisk: ...
+
+@final
+class KvbmCore:
+    """kvbm's daemon core: a socket, its clients, the tiers, on threads of their own."""
+
+    def __new__(
+        cls,
+        socket: str,
+        *,
+        disk: KvbmDisk | None = None,
+        host_bytes: int = 0,
+        spill: bool = False,
+        table_blocks: int = 0,
+        socket_mode: int = 0o600,
+        allow_uids: Sequence[int] = ...,
+        token: bytes = ...,
+        connections: int = 256,
+        load_s: float = 2.0,
+        store_s: float = 10.0,
+        orphan_s: float = 10.0,
+    ) -> KvbmCore: ...
+    def stop(self) -> None: ...
+    @property
+    def running(self) -> bool: ...
+    def stats(self) -> dict[str, int | str]: ...
+    def namespaces(self) -> list[tuple[int, bytes, bytes, bytes]]: ...
+    def blocks(
+        self, cursor: int = 0, most: int = 4096
+    ) -> tuple[list[tuple[int, bytes, int, int]], int | None]: ...
+    def drop(self, fingerprint: bytes, keys: Sequence[bytes]) -> int: ...
+    def scrub(self, rate: int = 0) -> bool: ...
+    def scrub_report(self) -> tuple[int, int, int, bool] | None: ...
+    def read(self, fingerprint: bytes, block: bytes) -> bytes | None: ...
+    def insert(self, record: bytes) -> str | None: ...
+    def changes(
+        self, first: int, most: int = 4096
+    ) -> tuple[bool, int, list[tuple[str, int, int, bytes, int]]]: ...
+
+@final
+class KvbmDone:
+    """A finished job; `statuses` has one byte per block, 0 where all is well."""
+
+    @property
+    def job(self) -> int: ...
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def statuses(self) -> bytes: ...
+    @property
+    def moved_bytes(self) -> int: ...
+    @property
+    def spent_us(self) -> int: ...
+    @property
+    def seats(self) -> list[tuple[int, int]]: ...
+
+@final
+class KvbmClient:
+    """An engine's connection to kvbm's daemon; never raises or waits because of it."""
+
+    def __new__(
+        cls,
+        socket: str,
+        engine: str,
+        descriptor: bytes,
+        probe: bytes,
+        block_bytes: int,
+        *,
+        recompute_us: int = 0,
+        lookup_us: int = 1000,
+        token: bytes = ...,
+    ) -> KvbmClient: ...
+    def lend(self, fd: int, stride: int, slots: int) -> int: ...
+    def connect(self, patience_s: float = 0.0) -> bool: ...
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+    @property
+    def fingerprint(self) -> bytes | None: ...
+    @property
+    def differing_probes(self) -> int: ...
+    def keys(self, names: Sequence[bytes]) -> list[bytes]: ...
+    def lookup(self, names: Sequence[bytes], *, arena: bool = False) -> bytes: ...
+    def store(
+        self,
+        job: int,
+        names: Sequence[bytes],
+        slots: Sequence[int],
+        *,
+        region: int = 0,
+        notes: Sequence[bytes] | None = None,
+        deadline_us: int = 10_000_000,
+    ) -> bool: ...
+    def load(
+        self,
+        job: int,
+        names: Sequence[bytes],
+        slots: Sequence[int],
+        *,
+        region: int = 0,
+        deadline_us: int = 2_000_000,
+    ) -> bool: ...
+    def arena(self) -> tuple[int, int, int] | None: ...
+    def reserve(
+        self, names: Sequence[bytes], *, chain: bool = True
+    ) -> list[tuple[int, int, int]]: ...
+    def commit(
+        self, seats: Sequence[tuple[int, int]], *, discard: bool = False
+    ) -> bytes: ...
+    def fetch(
+        self, job: int, names: Sequence[bytes], *, deadline_us: int = 2_000_000
+    ) -> bool: ...
+    def release(self, seats: Sequence[tuple[int, int]]) -> None: ...
+    def valid(self, page: int, generation: int) -> bool: ...
+    def cancel(self, job: int) -> None: ...
+    def poll(self) -> list[KvbmDone]: ...
+    @property
+    def under_way(self) -> int: ...
+    def touch(self, names: Sequence[bytes]) -> None: ...
+    def pin(self, names: Sequence[bytes], lease_ms: int) -> bytes: ...
+    def unpin(self, names: Sequence[bytes]) -> None: ...
+    def drop(self, names: Sequence[bytes]) -> int: ...
+    def follow(self, first: int = 0) -> bool: ...
+    def take_changes(self) -> tuple[bool, list[tuple[str, int, int, bytes, int]]]: ...
     def stats(self) -> dict[str, int]: ...

@@ -142,8 +142,12 @@ class Engine:
         if needs is None and size != self.size:
             if any(group.needs is None for group in self.groups.values()):
                 return None
-            if self.size:
-                self.forget()
+            # Windows announced before were in other blocks: they are known by their hashes only.
+            self.waiting = [run for run in self.waiting if not run.parts]
+            for place, other in self.groups.items():
+                for (name, tier), copies in other.copies.items():
+                    self.waiting += [Run(name, place, tier, [name], []) for _ in range(copies)]
+                self.groups[place] = Group(other.needs, other.size)
             self.size = size
         self.size = self.size or size
         self.groups[index] = Group(needs, size)

@@ -29,7 +29,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
-     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board"),
+     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
@@ -46,7 +46,7 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches"),
+    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
     ("fronts",),
     PHASES,
     ("verdict",),

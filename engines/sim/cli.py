@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="kvgate sim", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs a simulated vLLM server: no model, no accelerator, vLLM's interfaces.",
-        epilog=f"profiles: {', '.join(PROFILES)}, fixed:MS (every step takes MS milliseconds)")
+        epilog=f"profiles: {', '.join(PROFILES)}, fixed:MS (every step takes MS milliseconds); "
+               "constants in ms may follow: h100-8b-tp1,b=0.04")
     p.add_argument("model", nargs="?", default="sim", help="model name (default: sim)")
     net = p.add_argument_group("server")
     net.add_argument("--served-model-name", nargs="+", metavar="NAME")

@@ -53,6 +53,7 @@ class Core:
         self.dead: str | None = None
         self.aborted = 0
         self.steps = 0
+        self.late_s = 0.0  # steps that took longer than they should have, and were not caught up
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -145,6 +146,7 @@ class Core:
             deadline += ms * self.settings.time_scale / 1000
             delay = deadline - self.now()
             if delay < -_LAG_MAX_S:
+                self.late_s -= delay
                 deadline = self.now()
             # A timer's grain is a millisecond: shorter waits are carried over to the next step.
             await asyncio.sleep(delay if delay > _TIMER_GRAIN_S else 0)

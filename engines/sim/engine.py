@@ -126,6 +126,7 @@ class Engine:
             "remote": sum(len(c.scheduler.remote) for c in self.cores),
             "aborted": sum(c.aborted for c in self.cores),
             "steps": sum(c.steps for c in self.cores),
+            "late_s": sum(c.late_s for c in self.cores),
             "in_flight": self.in_flight,
             "connections": 0 if site is None else len(site.connections),
             "accepted": 0 if site is None else site.accepted,

@@ -39,7 +39,8 @@ class Sending:
 
 SEND = Sending()
 Faulty = Callable[[], Sending]
-# How a replay goes: whole, silent (no answer), hole (all but the second half's first batch).
+# How a replay goes: whole, silent (no answer), hole (all but the second half's first batch), cut
+# (the first half, and no sign of an end).
 Replayed = Callable[[], str]
 
 
@@ -232,9 +233,12 @@ class Publisher:
         batches = [(seq, payload) for seq, payload in self._buffer if seq >= first]
         if how == "hole" and len(batches) > 2:
             del batches[len(batches) // 2]
+        if how == "cut":
+            del batches[(len(batches) + 1) // 2 :]
         for seq, payload in batches:
             router.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
-        router.send_multipart((client, b"", b"", END_SEQ, b""))
+        if how != "cut":
+            router.send_multipart((client, b"", b"", END_SEQ, b""))
 
 
 def _bind(sock: zmq.Socket[bytes], endpoint: str, host: str) -> str:

@@ -22,6 +22,8 @@ replaces those in force). Common keys: `times` (default: always), `p` (probabili
     events_garbage            sent as bytes that are no batch; the replay has them right
     replay_silent             a replay that is asked for and does not come
     replay_hole               a batch is missing in the middle of a replay
+    replay_cut                the second half of a replay and its end are missing, as they are when
+                              the socket is full
     sources_port  port        /kv_event_sources tells that port, where nobody publishes
     seq_restart, restart, die at once: sequence numbers from 0; all memory lost; EngineCore dead
 """
@@ -52,6 +54,7 @@ _KINDS: dict[str, dict[str, type]] = {
     "reset": {"how": str}, "garbage": {}, "status": {"code": int, "retry_after": int},
     "unhealthy": {}, "events_drop": {}, "events_dup": {}, "events_late": {"ms": float},
     "events_lost": {}, "events_garbage": {}, "replay_silent": {}, "replay_hole": {},
+    "replay_cut": {},
     "sources_port": {"port": int}, "seq_restart": {}, "restart": {}, "die": {},
 }
 AT_ONCE = ("seq_restart", "restart", "die")
@@ -167,7 +170,7 @@ class Faults:
         return SEND
 
     def replaying(self) -> str:
-        """How a replay goes: whole, silent or hole."""
+        """How a replay goes: whole, silent, hole or cut."""
         for fault in self._faults:
             if fault.kind.startswith("replay_") and fault.strikes():
                 return fault.kind.removeprefix("replay_")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,31 @@ PROFILES: dict[str, Profile] = {
 }
 
 
+_CONSTANTS = ("base", "a0", "b", "c", "hb", "hk", "ovh")  # as the gateway's `profile` has them
+
+
 def profile(name: str) -> Profile:
-    """A built-in profile, or `fixed:MS`: every step takes MS milliseconds. Raises ValueError."""
-    if name in PROFILES:
-        return PROFILES[name]
-    kind, _, value = name.partition(":")
-    if kind == "fixed" and value:
-        try:
-            return replace(PROFILES["zero"], name=name, base_ms=float(value))
-        except ValueError:
-            pass
-    raise ValueError(
-        f"unknown profile `{name}`\nhint: one of {', '.join(PROFILES)}, or fixed:MS"
-    )
+    """A built-in profile; one with other constants (`h100-8b-tp1,b=0.04,c=0`); or `fixed:MS`:
+    every step takes MS milliseconds. Raises ValueError.
+    """
+    base, *changes = name.split(",")
+    kind, _, value = base.partition(":")
+    try:
+        if kind == "fixed" and value:
+            found = replace(PROFILES["zero"], name=name, base_ms=float(value))
+        else:
+            found = PROFILES[base]
+        changed: dict[str, Any] = dict(map(_constant, changes))
+        return replace(found, **changed)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"unknown profile `{name}`\nhint: one of {', '.join(PROFILES)}, or fixed:MS; constants "
+            f"in ms may follow (,b=0.02): {', '.join(_CONSTANTS)}"
+        ) from None
+
+
+def _constant(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in _CONSTANTS:
+        raise ValueError(text)
+    return f"{'overhead' if name == 'ovh' else name}_ms", float(value)

@@ -87,6 +87,7 @@ DIRECTIVES = (
         "block_size",
         ("upstream",),
         (Arg("tokens", "int", 1, 65536),),
+        reload="restart",
         doc="Tokens of a KV block, where no event of the engine tells.",
         note="Learnt from events, 16 until then.",
         example="block_size 16;",

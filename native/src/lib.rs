@@ -13,6 +13,7 @@ pub mod hash;
 pub mod histogram;
 pub mod index;
 pub mod json;
+pub mod kvbm;
 pub mod ledger;
 pub mod limiter;
 pub mod limits;
@@ -32,6 +33,7 @@ pub mod speed;
 pub mod splice;
 pub mod stats;
 pub mod strings;
+pub mod template;
 pub mod tokens;
 
 #[cfg(feature = "python")]
@@ -40,6 +42,12 @@ mod py_cost;
 mod py_fit;
 #[cfg(feature = "python")]
 mod py_index;
+#[cfg(feature = "python")]
+mod py_kvbm;
+#[cfg(feature = "python")]
+mod py_kvbm_client;
+#[cfg(feature = "python")]
+mod py_kvbm_done;
 #[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
@@ -74,6 +82,12 @@ mod _core {
     #[pymodule_export]
     use crate::py_index::{Applied, Index, IndexStats, Match};
     #[pymodule_export]
+    use crate::py_kvbm::{KvbmCore, KvbmDisk};
+    #[pymodule_export]
+    use crate::py_kvbm_client::KvbmClient;
+    #[pymodule_export]
+    use crate::py_kvbm_done::KvbmDone;
+    #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
     use crate::py_limits::{Conns, Limiter, Rates};
@@ -90,5 +104,5 @@ mod _core {
     #[pymodule_export]
     use crate::py_ticket::{Choice, Ticket};
     #[pymodule_export]
-    use crate::py_tokens::Tokenizer;
+    use crate::py_tokens::{Template, Tokenizer};
 }

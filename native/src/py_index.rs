@@ -27,11 +27,13 @@ pub struct Applied {
     removed: u64,
     /// Times the engine emptied its cache.
     cleared: u64,
-    /// Put aside until their parent, or their twin with tokens, is known.
+    /// Put aside until their parent is known.
     orphans: u64,
+    /// Announced without tokens and put aside until a twin with tokens is known.
+    untold: u64,
     /// Put aside earlier, known now.
     adopted: u64,
-    /// Put aside, and gone before they were known.
+    /// Put aside for a parent, and gone before it was known.
     lost: u64,
     /// Times the engine's block size changed, and everything was dropped.
     resized: u64,
@@ -67,6 +69,7 @@ impl Applied {
             removed: applied.counts.removed,
             cleared: applied.counts.cleared,
             orphans: applied.counts.orphaned,
+            untold: applied.counts.untold,
             adopted: applied.counts.adopted,
             lost: applied.counts.lost,
             resized: applied.counts.resized,
@@ -121,7 +124,7 @@ pub struct IndexStats {
     blocks: usize,
     /// Memory allocated.
     bytes: usize,
-    /// Blocks put aside.
+    /// Blocks that wait for a parent.
     orphans: usize,
     /// Blocks of prompts sent a moment ago.
     predicted: usize,
@@ -130,6 +133,7 @@ pub struct IndexStats {
     removed: u64,
     cleared: u64,
     orphaned: u64,
+    untold: u64,
     adopted: u64,
     lost: u64,
     resized: u64,
@@ -226,7 +230,7 @@ impl Index {
         py.detach(|| self.inner.sizes(Self::slot(slot)).0)
     }
 
-    /// Blocks an engine has announced that wait for a parent, or a twin with tokens, to be known.
+    /// Blocks an engine has announced that wait for a parent to be known.
     fn waiting(&self, py: Python<'_>, slot: usize) -> usize {
         py.detach(|| self.inner.sizes(Self::slot(slot)).1)
     }
@@ -246,6 +250,7 @@ impl Index {
             removed: counts.removed,
             cleared: counts.cleared,
             orphaned: counts.orphaned,
+            untold: counts.untold,
             adopted: counts.adopted,
             lost: counts.lost,
             resized: counts.resized,

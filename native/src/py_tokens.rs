@@ -1,6 +1,7 @@
 //! Python's view of `tokens`.
 
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,10 +10,41 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::blocks;
 use crate::prompt;
 use crate::py_prompt::Prompt;
+use crate::template;
 use crate::tokens::{self, Choice};
 
 /// Above this many bytes of text the interpreter lock is released while it is encoded.
 const DETACH_ABOVE: usize = 1024;
+
+fn now_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}
+
+/// A chat template compiled for rendering without Python; threads share it.
+#[pyclass(frozen, module = "native._core")]
+pub struct Template {
+    core: template::Template,
+}
+
+#[pymethods]
+impl Template {
+    /// Compiles `source`. ValueError: why this template is left to Jinja2.
+    #[new]
+    fn new(source: &str) -> PyResult<Self> {
+        let core = template::Template::new(source).map_err(PyValueError::new_err)?;
+        Ok(Self { core })
+    }
+
+    /// The text for `context_json`, a JSON object of the template's variables, keys in order. `now_s`: the time
+    /// that the template may ask for, in seconds since 1970; None = now. ValueError where this cannot
+    /// render as Jinja2 would (a float in the context, a rare filter), or the template refuses.
+    #[pyo3(signature = (context_json, now_s=None))]
+    fn render(&self, py: Python<'_>, context_json: &[u8], now_s: Option<i64>) -> PyResult<String> {
+        let now_s = now_s.unwrap_or_else(self::now_s);
+        py.detach(|| self.core.render(context_json, now_s)).map_err(PyValueError::new_err)
+    }
+}
 
 /// A tokenizer that has been loaded; threads share it.
 #[pyclass(frozen, module = "native._core")]
@@ -26,6 +58,22 @@ impl Tokenizer {
         let encode = || self.core.encode(text, add_special_tokens);
         let ids = if text.len() > DETACH_ABOVE { py.detach(encode) } else { encode() };
         ids.map_err(|error| self.failed(&error))
+    }
+
+    fn make(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        scope: u64,
+        block_sizes: &[usize],
+    ) -> Result<prompt::Prompt, String> {
+        let ids = self.core.encode(text, add_special_tokens);
+        let ids = ids.map_err(|error| format!("tokenizer {}: {error}", self.path.display()))?;
+        let prompt = prompt::Prompt::new(ids, scope, true);
+        for &block_size in block_sizes {
+            prompt.hashes(block_size);
+        }
+        Ok(prompt)
     }
 
     fn failed(&self, error: &str) -> PyErr {
@@ -101,17 +149,33 @@ impl Tokenizer {
         salt: Option<&str>,
         block_sizes: Vec<usize>,
     ) -> PyResult<Prompt> {
-        let make = || {
-            let ids = self.core.encode(text, add_special_tokens)?;
-            let prompt = prompt::Prompt::new(ids, blocks::scope(lora, salt), true);
-            for &block_size in &block_sizes {
-                prompt.hashes(block_size);
-            }
-            Ok(prompt)
-        };
-        let prompt: Result<_, String> =
-            if text.len() > DETACH_ABOVE { py.detach(make) } else { make() };
-        prompt.map(Prompt::from).map_err(|error| self.failed(&error))
+        let scope = blocks::scope(lora, salt);
+        let make = || self.make(text, add_special_tokens, scope, &block_sizes);
+        let prompt = if text.len() > DETACH_ABOVE { py.detach(make) } else { make() };
+        prompt.map(Prompt::from).map_err(PyValueError::new_err)
+    }
+
+    /// Renders `context_json`, a JSON object, and makes the prompt of the text, in one call. The text is not
+    /// handed out. ValueError as of `Template.render` and `encode`.
+    #[pyo3(signature = (template, context_json, add_special_tokens, lora=None, salt=None, block_sizes=vec![]))]
+    #[allow(clippy::too_many_arguments)]
+    fn render_prompt(
+        &self,
+        py: Python<'_>,
+        template: &Template,
+        context_json: &[u8],
+        add_special_tokens: bool,
+        lora: Option<&str>,
+        salt: Option<&str>,
+        block_sizes: Vec<usize>,
+    ) -> PyResult<Prompt> {
+        let now_s = now_s();
+        let scope = blocks::scope(lora, salt);
+        let prompt = py.detach(|| {
+            let text = template.core.render(context_json, now_s)?;
+            self.make(&text, add_special_tokens, scope, &block_sizes)
+        });
+        prompt.map(Prompt::from).map_err(PyValueError::new_err)
     }
 
     /// Bytes of `text` that would have to be encoded, as no cached segment holds them.

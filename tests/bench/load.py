@@ -70,7 +70,7 @@ async def small(load: Load, args: argparse.Namespace) -> dict[str, Any]:
         load.give_back(connection)
 
     def ask() -> wire.Ask:
-        return load.ask(False, 20, 0)
+        return load.ask(False, 20, 0) if args.prompts < 0 else load.ask_prompt(args.prompts)
 
     async def offer(seconds: float) -> None:
         if args.rate:
@@ -199,6 +199,9 @@ def main() -> None:
     options.add_argument("--connections", type=int, default=32)
     options.add_argument(
         "--rate", type=float, default=1000.0, help="small requests a second; 0: no pause"
+    )
+    options.add_argument(
+        "--prompts", type=int, default=-1, help="small: with prompts of 2 kB from this number on"
     )
     options.add_argument("--streams", type=int, default=200)
     options.add_argument("--interval", type=int, default=20, help="ms between chunks")

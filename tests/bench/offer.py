@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
+import prompts
 import wire
 from client import Connection, Tally
 
@@ -56,6 +57,13 @@ class Load:
     def ask(self, stream: bool, chunks: int, interval_ms: int) -> wire.Ask:
         self.asked += 1
         return wire.Ask(b"bench-%018d" % self.asked, stream, chunks, interval_ms, False)
+
+    def ask_prompt(self, first: int) -> wire.Ask:
+        """One of `prompts`, each once, from number `first` on."""
+        number = first + self.asked
+        self.asked += 1
+        messages = prompts.messages(number)
+        return wire.Ask(wire.PROMPT_NONCE % number, False, 20, 0, False, messages)
 
     async def wait(self, until: float) -> None:
         while (left := until - monotonic()) > 0:

@@ -79,6 +79,7 @@ class Proxy:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    metrics: str  # URL, of those that have one
 
     def pids(self) -> list[int]:
         return proc.tree(self.process.pid)
@@ -100,18 +101,22 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a proxy is to run: its folder, its port, the engines' ports, a kvgate configuration
-    or none.
+    """Where a proxy is to run: its folder and ports, the engines' ports and where these publish
+    KV events (live, replayed), the model's folder, a kvgate configuration or none.
     """
 
     folder: Path
     port: int
     engines: tuple[int, int]
     kvgate_conf: str = KVGATE_CONF
+    tokenizer: str = ""
+    events: tuple[tuple[str, str], ...] = ()
+    metrics_port: int = 0
 
     def fill(self, text: str, **more: str) -> str:
         a, b = self.engines
-        values = {"DIR": str(self.folder), "PORT": str(self.port), "A": str(a), "B": str(b)} | more
+        values = {"DIR": str(self.folder), "PORT": str(self.port), "A": str(a), "B": str(b)}
+        values |= {"TOKENIZER": self.tokenizer} | more
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
         return text
@@ -155,6 +160,19 @@ def cache() -> Path:
     return Path(os.environ.get("KVGATE_CACHE", "~/.cache/kvgate")).expanduser()
 
 
+def model_folder(folder: Path) -> str:
+    """A model's tokenizer and chat template: a real small one where it is in the cache, else the
+    one that the tests make.
+    """
+    real = cache() / "SmolLM2-135M-Instruct"
+    if (real / "tokenizer.json").exists():
+        return str(real)
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    from harness import model_folder
+
+    return str(model_folder.write(folder / "model"))
+
+
 def vllm_router_binary() -> Path:
     """Its own virtual environment, built once from PyPI and kept outside the clone."""
     home = cache() / f"vllm-router-{VLLM_ROUTER}"
@@ -172,20 +190,36 @@ def vllm_router_command(policy: str) -> Callable[[Site], list[str]]:
         urls = [f"http://127.0.0.1:{port}" for port in site.engines]
         where = ["--host", "127.0.0.1", "--port", str(site.port)]
         limits = ["--max-concurrent-requests", "9000", "--worker-startup-check-interval", "1"]
-        metrics = ["--prometheus-port", str(free_port())]
+        metrics = ["--prometheus-port", str(site.metrics_port)]
         logs = ["--log-level", "info", "--log-dir", str(site.folder)]
         choice = ["--worker-urls", *urls, "--policy", policy]
+        if policy == "kv_aware":
+            choice += static_sources(urls, site.events)
         return [str(vllm_router_binary()), *where, *choice, *limits, *metrics, *logs]
 
     return command
+
+
+def static_sources(urls: list[str], events: tuple[tuple[str, str], ...]) -> list[str]:
+    """Where the engines publish: it does not find that out of a stock vLLM by itself. It makes no
+    token ids for HTTP workers either, but asks them (`/render`, else `/tokenize`).
+    """
+    words = ["--kv-event-model", wire.MODEL.decode(), "--kv-event-block-size", "16"]
+    for url, (live, replayed) in zip(urls, events, strict=True):
+        words += ["--kv-event-source", f"{url}={live}"]
+        words += ["--kv-event-replay-source", f"{url}={replayed}"]
+    return words
 
 
 COMMANDS: dict[str, Callable[[Site], list[str]]] = {
     "kvgate": kvgate_command("on"),
     "kvgate_starlette": kvgate_command("off"),
     "kvgate_realistic": kvgate_command("on", "realistic.conf"),
+    "kvgate_kv": kvgate_command("on", "kv.conf"),
+    "kvgate_kv_starlette": kvgate_command("off", "kv.conf"),
     "nginx": nginx_command,
     "vllm_router": vllm_router_command("round_robin"),
+    "vllm_router_kv_aware": vllm_router_command("kv_aware"),
     "vllm_router_cache_aware": vllm_router_command("cache_aware"),
 }
 
@@ -223,7 +257,9 @@ def start(name: str, site: Site, core: set[int]) -> Proxy:
             start_new_session=True,
             preexec_fn=lambda: os.sched_setaffinity(0, core),
         )
-    proxy = Proxy(name, site.port, process, log)
+    ours = name.startswith("kvgate")
+    metrics = f"http://127.0.0.1:{site.port if ours else site.metrics_port}/metrics"
+    proxy = Proxy(name, site.port, process, log, metrics)
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if answers(site.port):

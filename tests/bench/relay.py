@@ -11,7 +11,9 @@ Scenarios: `small`, a fixed number of kept-alive connections that ask again at o
 (per_request_us); `paced`, the same at a fixed rate, where each request also pays for a wake-up
 (per_request_paced_us); `streams`, 200 streams with 20 ms between chunks: first a window in which
 nothing but chunks passes (per_chunk_us), then short streams beside them for TTFT; `idle`, memory
-per open stream that says nothing; `hold`, 2 000 streams at one chunk a second, kvgate only.
+per open stream that says nothing; `hold`, 2 000 streams at one chunk a second, kvgate only; `kv`,
+chats of 2 kB to proxies that route by prompts, in front of engines that publish KV events
+(per_request_kv_us): a run in which a proxy does not find what the engines hold is an error.
 `--only kvgate,kvgate_realistic --scenarios small` tells what a file full of locations, maps and
 limits costs beside the plain one.
 
@@ -30,12 +32,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import evidence
 import proc
 import proxies
 import report
@@ -44,6 +48,8 @@ from report import DIRECT, Run
 HERE = Path(__file__).parent
 LOAD_S = 180.0  # a scenario that takes longer is stuck
 AGAINST = ("nginx", "vllm_router")
+AGAINST_KV = ("vllm_router_kv_aware", "vllm_router_cache_aware")
+PROMPTS = 1_000_000  # numbers of prompts set aside for each run with them
 # scenario -> arguments of load.py, and those of --quick in their place
 SCENARIOS: dict[str, tuple[str, str]] = {
     "idle": ("idle --streams 1000 --warm 1", "idle --streams 200 --warm 0.2"),
@@ -57,6 +63,7 @@ SCENARIOS: dict[str, tuple[str, str]] = {
         "streams --streams 2000 --interval 1000 --seconds 10",
         "streams --streams 2000 --interval 1000 --seconds 3",
     ),
+    "kv": ("small --rate 0 --seconds 4", "small --rate 0 --seconds 1 --warm 0.3"),
 }
 
 
@@ -71,18 +78,29 @@ class Bench:
         self.load_cores, self.proxy_cores = proc.cores() if args.pin else (everywhere, everywhere)
         os.sched_setaffinity(0, self.load_cores)  # inherited by the engines and the load generator
         self.conf = args.config.read_text() if args.config else proxies.KVGATE_CONF
+        self.tokenizer = proxies.model_folder(folder) if args.kv_proxies else ""
         command = [sys.executable, str(HERE / "upstream.py"), "--ports", "2"]
+        command += ["--tokenizer", self.tokenizer] if self.tokenizer else []
         engines = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         stack.callback(proxies.stop, engines)
         assert engines.stdout is not None
-        ports = json.loads(engines.stdout.readline())["ports"]
-        self.engines: tuple[int, int] = (ports[0], ports[1])
+        told = json.loads(engines.stdout.readline())
+        self.engines: tuple[int, int] = tuple(told["ports"])
+        self.events = tuple((live, replayed) for live, replayed in told["events"])
         self.engines_pid = engines.pid
 
     def start(self, name: str, turn: int) -> proxies.Proxy:
         folder = self.folder / f"{turn}-{name}"
         folder.mkdir()
-        site = proxies.Site(folder, proxies.free_port(), self.engines, self.conf)
+        site = proxies.Site(
+            folder,
+            proxies.free_port(),
+            self.engines,
+            kvgate_conf=self.conf,
+            tokenizer=self.tokenizer,
+            events=self.events,
+            metrics_port=proxies.free_port(),
+        )
         return proxies.start(name, site, self.proxy_cores)
 
     def load(self, turn: int, name: str, scenario: str, running: dict[str, proxies.Proxy]) -> None:
@@ -94,33 +112,57 @@ class Bench:
             ports, pids = [running[name].port], running[name].pids()
         words = SCENARIOS[scenario][self.args.quick].split()
         where = ["--to", ",".join(map(str, ports)), "--pids", ",".join(map(str, pids))]
-        command = [sys.executable, str(HERE / "load.py"), *words, *where]
-        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=LOAD_S, check=False)
-        if done.returncode:
-            log = running[name].log if name in running else "none"
-            raise RuntimeError(f"{scenario} on {name}: load.py failed (log of the proxy: {log})")
-        found: dict[str, Any] = json.loads(done.stdout)
+        log = running[name].log if name in running else "none"
+        if scenario != "kv":
+            found = self.command(f"{scenario} on {name}", [*words, *where], log)
+        else:
+            words += ["--prompts", str(PROMPTS * len(self.runs))]
+            probe = evidence.Probe(running[name].metrics, self.engines)
+            before = probe.begin()
+            found = self.command(f"{scenario} on {name}", [*words, *where], log)
+            found["found"] = shown = probe.end(before, found["replies"])
+            if "void" in shown:
+                found["errors"]["void"] = 1
+                found["error_samples"].append(shown["void"])
         if "--streams" in words:
             found["wanted"] = int(words[words.index("--streams") + 1])
         self.runs.append(Run(turn, name, scenario, found))
 
+    def command(self, what: str, words: list[str], log: Path | str) -> dict[str, Any]:
+        command = [sys.executable, str(HERE / "load.py"), *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=LOAD_S, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{what}: load.py failed (log of the proxy: {log})")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
     def round(self, turn: int) -> None:
-        names = self.args.proxies
+        args = self.args
+        with self.started(args.proxies, turn) as running:
+            for shift, scenario in enumerate(args.scenarios):
+                if scenario == "kv" or (scenario == "hold" and turn):
+                    continue
+                order = list(args.proxies)
+                if scenario == "hold":
+                    order = [name for name in order if name in report.OURS]
+                elif scenario in ("paced", "streams"):
+                    order.append(DIRECT)
+                first = (turn + shift) % max(len(order), 1)
+                for name in order[first:] + order[:first]:
+                    self.load(turn, name, scenario, running)
+        with self.started(args.kv_proxies, turn) as running:
+            first = turn % max(len(running), 1)
+            for name in args.kv_proxies[first:] + args.kv_proxies[:first]:
+                self.load(turn, name, "kv", running)
+
+    @contextmanager
+    def started(self, names: list[str], turn: int) -> Iterator[dict[str, proxies.Proxy]]:
         with ExitStack() as stack:
             running: dict[str, proxies.Proxy] = {}
             for name in names:
                 running[name] = self.start(name, turn)
                 stack.callback(running[name].stop)
-            for shift, scenario in enumerate(self.args.scenarios):
-                if scenario == "hold":
-                    if turn == 0:
-                        for name in [name for name in names if name in report.OURS]:
-                            self.load(turn, name, scenario, running)
-                    continue
-                order = [*names, DIRECT] if scenario in ("paced", "streams") else list(names)
-                first = (turn + shift) % len(order)
-                for name in order[first:] + order[:first]:
-                    self.load(turn, name, scenario, running)
+            yield running
 
 
 def say(text: str) -> None:
@@ -150,7 +192,7 @@ def machine() -> dict[str, Any]:
 
 def versions(names: list[str]) -> dict[str, str]:
     found = {"python": platform.python_version(), "uvloop": version("uvloop")}
-    if any(name in report.OURS for name in names):
+    if any(name.startswith("kvgate") for name in names):
         git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
         command = [sys.executable, "-m", "gateway", "-v"]
@@ -180,6 +222,9 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--only", type=names, help="measure these proxies and no others")
     parser.add_argument("--against", type=names, default=list(AGAINST), help="beside our two lanes")
+    parser.add_argument(
+        "--against-kv", type=names, default=list(AGAINST_KV), help="the same, for `kv`"
+    )
     parser.add_argument("--scenarios", type=names, default=list(SCENARIOS))
     parser.add_argument(
         "--config", type=Path, help="kvgate configuration; @PORT@ @A@ @B@ @DIR@ @EXPRESS@"
@@ -191,8 +236,14 @@ def options() -> argparse.Namespace:
     args = parser.parse_args()
     extra = [proxies.add_command(text) for text in args.extra]
     args.proxies = (args.only or [*report.OURS, *args.against]) + extra
+    args.kv_proxies = [*report.OURS_KV, *args.against_kv]
+    if args.only:
+        args.kv_proxies = [name for name in args.only if name in args.kv_proxies]
+        args.proxies = [name for name in args.proxies if name not in args.kv_proxies]
+    if "kv" not in args.scenarios:
+        args.kv_proxies = []
     for kind, asked, known in (
-        ("proxy", args.proxies, proxies.COMMANDS),
+        ("proxy", args.proxies + args.kv_proxies, proxies.COMMANDS),
         ("scenario", args.scenarios, SCENARIOS),
     ):
         for name in asked:
@@ -206,7 +257,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     args = options()
     proc.raise_file_limit()
-    about = {"machine": machine(), "versions": versions(args.proxies)}
+    about = {"machine": machine(), "versions": versions(args.proxies + args.kv_proxies)}
     began, (busy, stolen) = time.monotonic(), busy_s()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgate-bench-")))

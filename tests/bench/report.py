@@ -7,10 +7,12 @@ from statistics import median
 from typing import Any
 
 OURS = ("kvgate", "kvgate_starlette")
+OURS_KV = ("kvgate_kv", "kvgate_kv_starlette")
 # figure -> what to read from a run's result: (scenario, key, key within it)
 FIGURES = {
     "per_request_us": ("small", "us_each", None),
     "per_request_paced_us": ("paced", "us_each", None),
+    "per_request_kv_us": ("kv", "us_each", None),
     "per_chunk_us": ("streams", "us_each", None),
     "rss_per_stream_kib": ("idle", "kib_each", "rss"),
     "pss_per_stream_kib": ("idle", "kib_each", "pss"),
@@ -49,6 +51,8 @@ TARGETS = (
     Target("per_request_us", "kvgate", "vllm_router", 0.4),
     Target("per_request_us", "kvgate_starlette", "vllm_router", 0.6),
     Target("per_request_us", "kvgate_realistic", "kvgate", 1.05),
+    Target("per_request_kv_us", "kvgate_kv", "vllm_router_kv_aware", 0.5),
+    Target("per_request_kv_us", "kvgate_kv", "vllm_router_cache_aware", 0.5),
     *(Target("added_ttft_p99_ms", ours, "vllm_router") for ours in OURS),
     *(Target("rss_per_stream_kib", ours, value=40.0) for ours in OURS),
 )
@@ -121,11 +125,12 @@ def judge(spreads: Spread) -> list[dict[str, Any]]:
 
 
 def ratios(spreads: Spread) -> dict[str, dict[str, float]]:
-    """`per_chunk_us` and `per_request_us` of our lanes over those of every other proxy."""
+    """Costs per chunk and request of our lanes over those of every other proxy."""
     found: dict[str, dict[str, float]] = {}
-    for name in ("per_request_us", "per_request_paced_us", "per_chunk_us"):
+    ours = OURS + OURS_KV
+    for name in ("per_request_us", "per_request_paced_us", "per_request_kv_us", "per_chunk_us"):
         by_proxy = medians(spreads, name)
-        pairs = [(a, b) for a in by_proxy if a in OURS for b in by_proxy if b not in OURS]
+        pairs = [(a, b) for a in by_proxy if a in ours for b in by_proxy if b not in ours]
         if pairs:
             found[name] = {f"{a}/{b}": round(by_proxy[a] / by_proxy[b], 3) for a, b in pairs}
     return found
@@ -164,6 +169,12 @@ def summary(runs: list[Run]) -> dict[str, Any]:
     return {
         "per_request_us": medians(spreads, "per_request_us"),
         "per_request_paced_us": medians(spreads, "per_request_paced_us"),
+        "per_request_kv_us": medians(spreads, "per_request_kv_us"),
+        "kv_found": [
+            {"round": run.round, "proxy": run.proxy, **run.found["found"]}
+            for run in runs
+            if "found" in run.found
+        ],
         "per_chunk_us": medians(spreads, "per_chunk_us"),
         "added_ttft_ms": {name: {"p50": p50[name], "p99": p99[name]} for name in p50},
         "rss_per_stream_kib": max(ours) if ours else None,
@@ -212,6 +223,8 @@ def table(line: dict[str, Any]) -> str:
             text = f"{seen['median']:.2f} ({seen['min']:.2f}-{seen['max']:.2f})" if seen else "-"
             row += f"{text:>26}"
         rows.append(row)
+    for seen in line["kv_found"]:
+        rows.append(f"kv, round {seen['round'] + 1}, {seen['proxy']}: {seen['found']} {seen['by']}")
     for proxy, seen in line["streams_2000"].items():
         rows.append(f"2 000 streams, {proxy}: {seen}")
     for judged in line["targets"]:

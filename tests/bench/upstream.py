@@ -5,6 +5,7 @@ process.
 killed. It is no simulator: it checks nothing about tokens and exists so that a proxy, not the
 engine, is what a bench measures. Each SSE event is one HTTP chunk and one write, as uvicorn sends
 them. `--fault` breaks replies on purpose, so that a test can show that the load generator notices.
+`--tokenizer FOLDER`: engines that tokenise as that model and publish KV events (see `held`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 import wire
+
+if TYPE_CHECKING:
+    from held import Held
 
 SLOTS = 4096  # of the timer wheel; one per millisecond, so intervals up to 4 s
 MODELS = (
@@ -119,9 +123,10 @@ class Engine(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, wheel: Wheel, fault: str) -> None:
+    def __init__(self, wheel: Wheel, fault: str, held: Held | None) -> None:
         self.wheel = wheel
         self.fault = fault
+        self.held = held
         self.buffer = b""
         self.stream: Stream | None = None
 
@@ -146,18 +151,22 @@ class Engine(asyncio.Protocol):
         self.answer(data, data[end + 4 : need])
 
     def answer(self, head: bytes, body: bytes) -> None:
-        if head.startswith(b"GET /health "):
+        if head.startswith(b"POST " + wire.PATH + b" "):
+            self.chat(wire.parse_ask(body))
+        elif head.startswith(b"GET /health "):
             self.reply(b"200 OK", b"")
         elif head.startswith(b"GET /v1/models"):
             self.reply(b"200 OK", MODELS % (wire.MODEL, wire.CREATED, wire.MODEL))
         elif head.startswith(b"GET /metrics"):
             self.reply(b"200 OK", METRICS)
-        elif head.startswith(b"POST " + wire.PATH):
-            self.chat(wire.parse_ask(body))
+        elif self.held is not None and (found := self.held.answer(head, body)) is not None:
+            self.reply(b"200 OK", json.dumps(found).encode())
         else:
             self.reply(b"404 Not Found", b'{"detail":"Not Found"}')
 
     def chat(self, ask: wire.Ask) -> None:
+        if self.held is not None and (number := wire.prompt_number(ask.nonce)) >= 0:
+            self.held.request(number)
         if ask.stream:
             self.stream = Stream(self, ask)
             self.stream.start()
@@ -178,24 +187,39 @@ def content_length(head: bytes) -> int:
     return int(head[at + 17 :].split(b"\r\n", 1)[0])
 
 
-async def serve(ports: int, fault: str) -> None:
+async def serve(ports: int, fault: str, tokenizer: str) -> None:
     loop = asyncio.get_running_loop()
     wheel = Wheel(loop)
-    servers = [
-        await loop.create_server(lambda: Engine(wheel, fault), "127.0.0.1", 0, backlog=4096)
-        for _ in range(ports)
-    ]
-    print(json.dumps({"ports": [s.sockets[0].getsockname()[1] for s in servers]}), flush=True)
+    held: list[Held] = []
+    if tokenizer:
+        from held import Held, Library  # needs the built project
+
+        library = Library.of(tokenizer, ports)
+        held = [Held(library, place) for place in range(ports)]
+    publishing = [loop.create_task(one.publish()) for one in held]
+    found = []
+    for place in range(ports):
+        own = held[place] if held else None
+        server = await loop.create_server(
+            lambda own=own: Engine(wheel, fault, own),  # type: ignore[misc]
+            "127.0.0.1",
+            0,
+            backlog=4096,
+        )
+        found.append(server.sockets[0].getsockname()[1])
+    events = [(one.publisher.endpoint, one.publisher.replay_endpoint) for one in held]
+    print(json.dumps({"ports": found, "events": events}), flush=True)
     wheel.run()
-    await asyncio.Event().wait()
+    await asyncio.gather(asyncio.Event().wait(), *publishing)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--ports", type=int, default=2, help="how many engines")
     options.add_argument("--fault", choices=FAULTS, default="")
+    options.add_argument("--tokenizer", default="", metavar="FOLDER", help="a model's files")
     args = options.parse_args()
-    uvloop.run(serve(args.ports, args.fault))
+    uvloop.run(serve(args.ports, args.fault, args.tokenizer))
 
 
 if __name__ == "__main__":

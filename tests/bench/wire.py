@@ -15,7 +15,12 @@ MODEL = b"bench/llama-8b-instruct"
 PATH = b"/v1/chat/completions"
 CREATED = b"1764000000"
 TOKENS = tuple(b" tok%05d" % i for i in range(4096))  # content of chunk i; all of one length
+PROMPT_NONCE = b"kvpr-%019d"  # of a request whose messages are those of `prompts`
 DONE = b"data: [DONE]\n\n"
+SMALL = (
+    b'[{"role":"system","content":"You are a helpful assistant."},'
+    b'{"role":"user","content":"Give me one sentence about the weather in Zurich."}]'
+)
 SSE_HEAD = (
     b"HTTP/1.1 200 OK\r\ndate: Mon, 24 Nov 2025 16:00:00 GMT\r\nserver: uvicorn\r\n"
     b"content-type: text/event-stream; charset=utf-8\r\nx-request-id: %s\r\n"
@@ -43,15 +48,21 @@ class Ask:
     chunks: int
     interval_ms: int
     usage: bool
+    messages: bytes = SMALL  # JSON
 
 
 def request(host: bytes, ask: Ask) -> bytes:
     """The request, head and body, as openai-python 1.x sends it (about 600 + 300 bytes)."""
     body = (
-        b'{"messages":[{"role":"system","content":"You are a helpful assistant."},'
-        b'{"role":"user","content":"Give me one sentence about the weather in Zurich."}],'
-        b'"model":"%s","max_tokens":%d,"seed":%d,"temperature":0,"user":"%s"%s}'
-    ) % (MODEL, ask.chunks, ask.interval_ms, ask.nonce, b',"stream":true' if ask.stream else b"")
+        b'{"messages":%s,"model":"%s","max_tokens":%d,"seed":%d,"temperature":0,"user":"%s"%s}'
+    ) % (
+        ask.messages,
+        MODEL,
+        ask.chunks,
+        ask.interval_ms,
+        ask.nonce,
+        b',"stream":true' if ask.stream else b"",
+    )
     return (
         b"POST %s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: gzip, deflate\r\n"
         b"Connection: keep-alive\r\nAccept: application/json\r\nContent-Type: application/json\r\n"
@@ -79,6 +90,11 @@ def parse_ask(body: bytes) -> Ask:
         interval_ms=int(interval[1]),
         usage=_USAGE.search(body) is not None,
     )
+
+
+def prompt_number(nonce: bytes) -> int:
+    """Of a request with messages of `prompts`; -1 = it has others."""
+    return int(nonce[5:]) if nonce.startswith(PROMPT_NONCE[:5]) else -1
 
 
 def json_body(nonce: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -108,7 +108,7 @@ def engine(port: int, events: KvEvents, folder: Path) -> Engine:
 
 def _vllm(port: int, events: KvEvents) -> Command:
     assert VLLM.exists() and WEIGHTS.exists(), "run tests/e2e/env.sh first (make e2e does)"
-    return command(
+    built = command(
         EngineSpec(
             model=str(WEIGHTS),
             served_names=(MODEL,),
@@ -122,6 +122,8 @@ def _vllm(port: int, events: KvEvents) -> Command:
             executable=str(VLLM),
         )
     )
+    # Resetting the prefix cache is a development endpoint.
+    return replace(built, environ=(*built.environ, ("VLLM_SERVER_DEV_MODE", "1")))
 
 
 def _sim(port: int, events: KvEvents) -> Command:

@@ -217,6 +217,42 @@ def test_what_a_full_socket_drops_from_a_replay_is_asked_for_again() -> None:
     assert world.asked == [0, 3]
 
 
+def test_a_replay_that_loses_its_end_goes_on_where_it_stopped() -> None:
+    """A full socket of the engine drops the last batches and the mark of the end with them."""
+    world = World()
+    world.publish(10)
+    world.attach()
+    world.cut_end(4)
+    world.answer()
+    assert world.numbers() == [0, 1, 2, 3] and not world.stream.exact
+    world.wait(sequence.STALL_S)
+    assert world.asked == [0, 3] and world.numbers() == list(range(10)) and world.stream.exact
+
+
+def test_a_replay_that_stops_for_good_is_not_taken_for_whole() -> None:
+    world = World()
+    world.publish(10)
+    world.attach()
+    world.cut_end(4)
+    world.answer()
+    world.answering = False
+    world.wait(sequence.STALL_S + REPLAY_S)
+    assert not world.stream.exact and "does not" in world.stream.reason
+    world.answering = True
+    world.settle()
+    assert world.numbers() == list(range(10)) and world.stream.exact
+
+
+def test_an_idle_check_that_nobody_answers_changes_nothing() -> None:
+    world = joined(3)
+    world.answering = False
+    for _ in range(3):
+        world.wait(CHECK_S)
+        world.publish()
+        world.deliver()
+    assert world.stream.exact and world.numbers() == list(range(6)) and world.clears == []
+
+
 def test_a_last_batch_that_was_lost_is_found_by_the_check() -> None:
     world = joined(3)
     world.publish(drop=True)

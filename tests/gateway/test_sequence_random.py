@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 OPS = (
     "publish", "drop", "forget", "deliver", "answer", "detach", "attach", "restart", "wait",
-    "silence", "cut", "double",
+    "silence", "cut", "tail", "double",
 )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ def step(world: World, op: str, draw: Random) -> None:
         world.answering = not world.answering
     elif op == "cut":
         world.cut_answers(draw.randint(1, 3))
+    elif op == "tail":
+        world.cut_end(draw.randint(0, 3))
     elif op == "double":
         world.live.extend(list(world.live)[-1:])
     elif op == "attach":

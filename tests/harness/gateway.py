@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness import waiting
 from harness.client import Client
+from harness.wire import Short
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 20.0
@@ -75,7 +76,7 @@ class Gateway:
                 with Client(address, timeout_s=1):
                     pass
                 return not self.admin or self.get(path)[0] == 200
-            except OSError:
+            except (OSError, Short):  # also of a former one's socket that is just being replaced
                 return False
 
         try:

@@ -84,6 +84,10 @@ class World:
         end = [None] if None in self.answers else []
         self.answers = deque([*batches[:at], *batches[at + 2 :], *end])
 
+    def cut_end(self, at: int) -> None:
+        """The same, for the rest of it and the mark of its end."""
+        self.answers = deque(list(self.answers)[:at])
+
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
         while self.stream.due <= until:

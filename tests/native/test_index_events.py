@@ -109,6 +109,16 @@ def test_a_waiting_block_that_is_removed_is_not_adopted(engine: Engine) -> None:
     assert engine.device() == 6 * SIZE
 
 
+def test_what_waits_does_not_outlive_a_reset(engine: Engine) -> None:
+    untold = {"token_ids": [], "block_size": 0, "parent_block_hash": None}
+    bare = msgspec.structs.replace(blocks(8), medium="CPU", **untold)
+    engine.send(blocks(2), blocks(12, since=4), bare)
+    engine.send(kv_frames.AllBlocksCleared())
+    assert engine.send(blocks(8)).adopted == 0
+    found = engine.match([*IDS, 1])
+    assert (found.device, found.total) == (8 * SIZE, 8 * SIZE)
+
+
 def test_a_cleared_engine_is_empty_at_once_and_its_memory_comes_back(engine: Engine) -> None:
     other = Engine(engine.index)
     ids = list(range(16_384 * SIZE))

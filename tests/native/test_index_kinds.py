@@ -66,10 +66,38 @@ def test_masked_windows_name_the_blocks_they_keep_by_hash_alone(engine: Engine) 
     masked.block_hashes = masked.block_hashes[9:]
     masked.extra_keys = [None] * 3
     # Groups are announced in their order, and the window's may be the first one.
-    assert engine.send(masked).orphans == 3
+    assert engine.send(masked).untold == 3
     assert engine.send(blocks(12)).adopted == 3
     assert engine.device() == 12 * SIZE
     assert engine.device(IDS[: 11 * SIZE]) == 0, "no window ends there"
+
+
+@pytest.mark.parametrize("order", ["window first", "window last"])
+def test_windows_in_smaller_blocks_count_where_they_end_with_a_larger_one(
+    engine: Engine, order: str
+) -> None:
+    """As of DeepSeek's models: `mla_attention` of 256 tokens, `sliding_window_mla` of 64.
+
+    An engine hashes at the finest size, and names a larger block by the hash at its end.
+    """
+    ids = list(range(4 * 256))
+    fine = chain(ids, 64, scope=(None, None))
+    whole = stored(ids, 256, kv_cache_spec_kind="mla_attention")
+    whole.block_hashes = list(fine[3::4])
+    window = {"kv_cache_spec_kind": "sliding_window_mla", "kv_cache_spec_sliding_window": 300}
+    tail = stored(ids, 64, group_idx=1, **window)
+    events = [tail, whole] if order == "window first" else [whole, tail]
+    applied = engine.send(*events)
+    assert (applied.resized, applied.lost, applied.orphans) == (0, 0, 0)
+    assert engine.index.block_size(engine.slot) == 256
+    assert engine.device(ids) == 1024
+    engine.send(kv_frames.BlockRemoved([fine[15]], "GPU", 1))
+    assert engine.device(ids) == 768
+    # The window reaches back over one larger block: its end must be there too.
+    engine.send(kv_frames.BlockRemoved([fine[7]], "GPU", 1))
+    assert engine.device(ids) == 256
+    engine.send(kv_frames.BlockRemoved([fine[3]], "GPU", 0))
+    assert engine.device(ids) == 0
 
 
 def test_a_recurrent_state_is_needed_at_the_end_of_the_prefix(engine: Engine) -> None:
@@ -78,6 +106,8 @@ def test_a_recurrent_state_is_needed_at_the_end_of_the_prefix(engine: Engine) ->
     state.block_hashes = [names()[3]]
     engine.send(state)
     assert engine.device() == 4 * SIZE, "attention has twelve blocks, the state is of the fourth"
+    assert engine.device(IDS[: 7 * SIZE]) == 4 * SIZE
+    assert engine.device(IDS[: 3 * SIZE]) == 0, "no state is of less than four blocks"
 
 
 @pytest.mark.parametrize("kind", ["chunked_local_attention", "cross_attention", "unknown", "new"])
@@ -140,7 +170,7 @@ def test_what_was_offloaded_under_a_salt_is_not_taken_for_unsalted(engine: Engin
     # Unknown, and salts are about: it waits for its twin.
     fresh = stored(IDS[:64], SIZE, salt="t", medium="CPU")
     fresh.extra_keys = None
-    assert engine.send(fresh).orphans == 4
+    assert engine.send(fresh).untold == 4
     assert engine.match([*IDS, 1]).host == 0
 
 
@@ -173,7 +203,7 @@ def test_blocks_without_tokens_promise_nothing_by_themselves(engine: Engine) -> 
     bare = msgspec.structs.replace(blocks(12), medium="CPU", extra_keys=None, **untold)
     assert engine.send(bare).ignored == {"group": 12}, "no group has been seen"
     engine.send(blocks(2))
-    assert engine.send(bare).orphans == 10
+    assert engine.send(bare).untold == 10
     assert engine.match([*IDS, 1]).total == 2 * SIZE
     engine.send(removed(*names(2)))
     assert engine.match([*IDS, 1]).host == 2 * SIZE

@@ -34,11 +34,13 @@ pub struct Counts {
     pub removed: u64,
     /// `AllBlocksCleared` events.
     pub cleared: u64,
-    /// Put aside until their parent, or their twin with tokens, is known.
+    /// Put aside until their parent is known.
     pub orphaned: u64,
+    /// Announced without tokens and put aside until a twin with tokens is known.
+    pub untold: u64,
     /// Put aside earlier, known now.
     pub adopted: u64,
-    /// Put aside, and gone before they were known.
+    /// Put aside for a parent, and gone before it was known.
     pub lost: u64,
     /// Times an engine's block size changed and all its blocks were dropped.
     pub resized: u64,
@@ -59,6 +61,7 @@ impl Counts {
         self.removed += other.removed;
         self.cleared += other.cleared;
         self.orphaned += other.orphaned;
+        self.untold += other.untold;
         self.adopted += other.adopted;
         self.lost += other.lost;
         self.resized += other.resized;

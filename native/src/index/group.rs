@@ -182,6 +182,15 @@ impl Group {
         }
     }
 
+    /// Every block in every tier, with its copies.
+    pub fn all_copies(&self) -> impl Iterator<Item = (u64, Tiers, u32)> + '_ {
+        let tiers = [Tiers::DEVICE, Tiers::HOST, Tiers::DISK, Tiers::REMOTE];
+        self.known.iter().flat_map(move |(key, entry)| {
+            let there = tiers.into_iter().filter(move |tier| Tiers(entry as u8 & 15).has(*tier));
+            there.map(move |tier| (key, tier, 1 + self.copies.get(&(key, tier)).unwrap_or(&0)))
+        })
+    }
+
     /// True if all of it goes when the engine resets its cache.
     pub fn is_volatile(&self) -> bool {
         self.lasting == 0

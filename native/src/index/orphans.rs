@@ -63,7 +63,7 @@ impl Orphans {
     }
 
     /// Lets consecutive blocks wait for their parent. `blocks` are keys and local hashes. Returns how
-    /// many blocks had to leave for them.
+    /// many others had to leave for them.
     pub fn push(&mut self, parent: u64, first: Copy, blocks: &[(u64, u64)]) -> usize {
         let blocks = blocks.iter().map(|(key, local)| (*key, Some(*local))).collect();
         self.add(parent, first, blocks)

@@ -53,7 +53,11 @@ pub struct Slot {
     size: u32,
     /// True once a block had a salt or an image: events that do not say so may then not be believed.
     scoped: bool,
+    /// Blocks whose parent is not known.
     orphans: Orphans,
+    /// Blocks announced without tokens whose twin is not known. Some never will be: those of a window
+    /// that end within a larger block. So they do not share the room of the others.
+    untold: Orphans,
     found: Vec<Found>,
     /// Keys that became known in the event at work, with their sequence hashes.
     fresh: Vec<(u64, u64)>,
@@ -65,10 +69,11 @@ impl Slot {
     }
 
     pub fn bytes(&self) -> usize {
-        self.groups.iter().map(Group::bytes).sum::<usize>() + self.orphans.bytes()
+        let groups = self.groups.iter().map(Group::bytes).sum::<usize>();
+        groups + self.orphans.bytes() + self.untold.bytes()
     }
 
-    /// Blocks that wait to be known.
+    /// Blocks that wait for a parent.
     pub fn waiting(&self) -> usize {
         self.orphans.len()
     }
@@ -164,8 +169,8 @@ impl Slot {
             match self.sequence(copy.key) {
                 Some(sequence) => self.hold(copy, sequence, out),
                 None => {
-                    out.counts.orphaned += 1;
-                    out.counts.lost += self.orphans.push_untold(copy) as u64;
+                    out.counts.untold += 1;
+                    self.untold.push_untold(copy);
                 }
             }
         }
@@ -181,7 +186,7 @@ impl Slot {
             let (lane, tiers) = (group.lane, copy.tier);
             out.room = out.room.saturating_sub(1);
             out.changes.push(Change { sequence, lane, tiers, held: true });
-            if !self.orphans.is_empty() {
+            if !self.orphans.is_empty() || !self.untold.is_empty() {
                 self.fresh.push((copy.key, sequence));
             }
         }
@@ -203,8 +208,13 @@ impl Slot {
         while let Some((key, sequence)) = self.fresh.pop() {
             let mut found = std::mem::take(&mut self.found);
             self.orphans.find(key, sequence, blocks::extend, &mut found);
+            self.untold.find(key, sequence, blocks::extend, &mut found);
             for block in found.drain(..) {
                 out.counts.adopted += u64::from(block.copies);
+                if block.copies == 0 {
+                    // Gone while it waited; what waits for it is known all the same.
+                    self.fresh.push((block.copy.key, block.sequence));
+                }
                 for _ in 0..block.copies {
                     self.hold(block.copy, block.sequence, out);
                 }
@@ -225,7 +235,7 @@ impl Slot {
             let copy = Copy { key: key_of(*hash), group: at, tier };
             let group = &mut self.groups[at];
             match group.release(copy.key, tier) {
-                Released::Absent if !self.orphans.remove(copy) => {
+                Released::Absent if !self.orphans.remove(copy) && !self.untold.remove(copy) => {
                     out.counts.ignore(Ignored::Absent, 1);
                     continue;
                 }
@@ -243,6 +253,7 @@ impl Slot {
     pub fn reset(&mut self, out: &mut Out<'_>) {
         out.counts.cleared += 1;
         self.orphans.clear();
+        self.untold.clear();
         for group in &mut self.groups {
             if let Some(lane) = group.is_volatile().then(|| out.lanes.take()).flatten() {
                 // A fresh lane is empty at once, whatever the old one held.
@@ -316,17 +327,35 @@ impl Slot {
                 // Two groups that need the whole prefix, in blocks of two sizes: the first one counts.
                 return None;
             }
-            if self.size > 0 {
-                self.resize(out);
-            }
+            self.rebase(size, out);
         }
         let lane = out.lanes.take()?;
         self.groups.push(Group::new(index, lane, role, size));
-        if role == Role::Whole || self.size == 0 {
+        if self.size == 0 {
             self.size = size;
         }
         out.reshaped = true;
         Some(self.groups.len() - 1)
+    }
+
+    /// The group that needs whole prefixes has other blocks than windows announced before it: those are
+    /// known by their hashes only from now on.
+    fn rebase(&mut self, size: u32, out: &mut Out<'_>) {
+        self.size = size;
+        out.counts.lost += self.orphans.len() as u64;
+        self.orphans.clear();
+        for at in 0..self.groups.len() {
+            let Some(lane) = out.lanes.take() else { return self.resize(out) };
+            let group = &mut self.groups[at];
+            let fresh = Group::new(group.index, lane, group.role, group.size);
+            let group = std::mem::replace(group, fresh);
+            for (key, tier, copies) in group.all_copies() {
+                for _ in 0..copies {
+                    self.untold.push_untold(Copy { key, group: at, tier });
+                }
+            }
+            out.retired.push(retire(group));
+        }
     }
 
     fn resize(&mut self, out: &mut Out<'_>) {

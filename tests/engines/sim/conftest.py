@@ -89,6 +89,8 @@ class Subscriber:
 
     def apply(self, events: list[dict[str, Any]]) -> None:
         for event in events:
+            if isinstance(event, list):
+                continue  # the form of older versions: the book is not kept
             if event["type"] == "BlockStored":
                 self.copies.update(event["block_hashes"])
             elif event["type"] == "BlockRemoved":

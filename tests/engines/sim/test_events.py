@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines.sim.events import offset_port
@@ -216,3 +217,61 @@ def test_an_ipc_endpoint_serves_rank_zero_only() -> None:
     assert offset_port("ipc:///x", 0) == "ipc:///x"
     with pytest.raises(ValueError, match="cannot serve rank 1"):
         offset_port("ipc:///x", 1)
+
+
+def test_garbage_is_sent_and_the_replay_has_it_right(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
+    with subscriber(engine) as sub:
+        engine.faults(["events_garbage:times=1"])
+        ask(engine, PROMPT)
+        _topic, seq, payload = sub.recv(sub.live)
+        with pytest.raises(msgspec.DecodeError):
+            msgspec.msgpack.decode(payload)
+        number = int.from_bytes(seq, "big")
+        assert [s for s, _ in sub.replay(number)] == [number]
+
+
+def test_a_replay_may_stay_out_or_have_a_hole(
+    publishing: Start, subscriber: Any, ask: Any
+) -> None:
+    engine = publishing()
+    with subscriber(engine) as sub:
+        for i in range(5):
+            ask(engine, f"number {i} " * 20)
+        last = engine.state()["event_seq"][0]
+        engine.faults(["replay_silent:times=1"])
+        sub.asker.send_multipart([b"", bytes(8)])
+        assert not sub.asker.poll(200)
+        engine.faults(["replay_hole:times=1"])
+        numbers = [s for s, _ in sub.replay(last - 4)]
+        assert len(numbers) == 3 and numbers[0] == last - 4 and numbers[-1] == last - 1
+        assert [s for s, _ in sub.replay(last - 4)] == [last - 4, last - 3, last - 2, last - 1]
+
+
+def test_it_may_tell_a_port_where_nobody_publishes(publishing: Start) -> None:
+    engine = publishing()
+    real = engine.call("GET", "/kv_event_sources")[1]["0"]["endpoint"]
+    engine.faults(["sources_port:port=9,times=1"])
+    assert engine.call("GET", "/kv_event_sources")[1]["0"]["endpoint"].endswith(":9")
+    assert engine.call("GET", "/kv_event_sources")[1]["0"]["endpoint"] == real
+
+
+def test_hashes_of_32_bytes(publishing: Start, subscriber: Any, ask: Any) -> None:
+    engine = publishing("--kv-events-bytes-hashes")
+    with subscriber(engine) as sub:
+        ask(engine, PROMPT)
+        event = sub.batch()[1][0]
+        assert {len(one) for one in event["block_hashes"]} == {32}
+        ask(engine, PROMPT + "and then more of the same again and again and again and again")
+        assert sub.batch()[1][0]["parent_block_hash"] == event["block_hashes"][-1]
+
+
+def test_events_as_arrays(publishing: Start, subscriber: Any, ask: Any) -> None:
+    engine = publishing("--kv-events-arrays")
+    with subscriber(engine) as sub:
+        ask(engine, PROMPT)
+        name, hashes, parent, ids, size, lora, medium, *_ = sub.batch()[1][0]
+        assert (name, parent, size, lora, medium) == ("BlockStored", None, 16, None, "GPU")
+        assert len(hashes) == len(ids) // 16

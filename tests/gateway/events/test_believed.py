@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from harness.watched import TEXT, conf
 
 from engines.sim.process import SimEngine
 from gateway import trust
+from gateway.decisions import Decisions
 
 Start = Callable[..., SimEngine]
 
@@ -132,3 +134,37 @@ async def test_tokens_that_are_not_ours_make_it_approximate(sim: Start, watch: A
     assert gw.state() == ("approximate", "its ids differ")
     gw.app.caches.tokens(gw.engines[0], True)
     await gw.wait("exact")
+
+
+async def test_hits_that_agree_for_long_make_a_part_the_whole(sim: Start, watch: Any) -> None:
+    """What was missed at the start has left the engine's cache by and by."""
+    one = sim(replay_endpoint=None)
+    kv.fill(one, 2)
+    gw = await watch(conf(one.address))
+    await gw.wait("healing", "no replay endpoint")
+    engine = gw.engines[0]
+    for _ in range(trust.WINDOW - 1):
+        gw.app.caches.observe(engine, 1600, 1600, time.monotonic())
+    gw.app.caches.observe(engine, 0, 1600, time.monotonic())
+    for _ in range(trust.WINDOW):
+        assert gw.state()[0] == "healing"
+        gw.app.caches.observe(engine, 1600, 1600, time.monotonic())
+    await gw.wait("exact")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "predicted", "held"), [(0, 0, [(512, 0)]), (1, 0, []), (0, 256, [])]
+)
+def test_what_queues_and_siblings_change_is_no_contradiction(
+    waiting: int, predicted: int, held: list[tuple[int, int]]
+) -> None:
+    """Only a prompt that went to work at once counts, upon what lay there."""
+    observed = []
+    believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
+    row = SimpleNamespace(waiting=waiting, predicted=predicted)
+    kv_of = SimpleNamespace(choice=SimpleNamespace(row=row), comparable=True, matched=512)
+    leg = SimpleNamespace(error=None, status=200, cached_tokens=0)
+    ctx = SimpleNamespace(kv=kv_of, leg=leg, attempts=[SimpleNamespace(engine=None)])
+    counts = SimpleNamespace(request=lambda *_: None)
+    Decisions(None, believer, counts).ended(ctx)  # type: ignore[arg-type]
+    assert observed == held

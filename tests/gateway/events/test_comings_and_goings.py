@@ -63,7 +63,7 @@ def test_an_endpoint_where_nobody_publishes(
 ) -> None:
     monkeypatch.setattr(sequence, "LOST_S", 0.2)
     key = followed.follow(sim(), endpoint="tcp://127.0.0.1:1")
-    followed.wait(key, "blind", "nobody publishes at tcp://127.0.0.1:1")
+    followed.wait(key, "blind", "nobody publishes at tcp://127.0.0.1:1; hint: ")
 
 
 def test_an_endpoint_that_is_none(sim: Start, followed: kv.Followed) -> None:

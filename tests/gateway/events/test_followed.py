@@ -110,3 +110,24 @@ async def test_other_forms_of_events(sim: Start, watch: Any, flag: str) -> None:
     kv.fill(one, 6, "evicting the first one by and by ")
     await gw.until(lambda: gw.matched(prompt) == [0], "evicted")
     await gw.wait("exact")
+
+
+async def test_following_ends_and_begins_with_a_reload(sim: Start, watch: Any) -> None:
+    one = sim()
+    kv.ask(one, TEXT)
+    aware = conf(one.address)
+    gw = await watch(aware)
+    await gw.wait("exact")
+    index = gw.app.table.index
+    gw.apply(aware.replace("kv_aware; tokenizer remote;", "least_conn;"))
+    assert gw.engines[0].index_slot == -1 and gw.app.caches.status(gw.engines[0]) is None
+    await gw.until(lambda: index.stats().engines == 0, "its slot to be given back")
+    assert index.stats().pairs == 0
+    gw.apply(aware)
+    await gw.wait("exact")
+    assert gw.matched(kv.prompt(one, TEXT))[0] > 0
+    gw.apply(conf(one.address, more="kv_events off;"))
+    await gw.until(lambda: index.stats().pairs == 0, "what events told to be forgotten")
+    assert gw.state() == ("approximate", "kv_events off")
+    gw.apply(aware)
+    await gw.wait("exact")

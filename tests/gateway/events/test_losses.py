@@ -98,6 +98,21 @@ def test_a_hole_in_a_replay_is_filled(sim: Start, followed: kv.Followed) -> None
     assert followed.tally(key).replays >= 2
 
 
+def test_a_replay_that_loses_its_end_goes_on_at_once(
+    sim: Start, followed: kv.Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine drops what its socket does not take, the end with it."""
+    monkeypatch.setattr(sequence, "REPLAY_S", 60.0)
+    monkeypatch.setattr(sequence, "STALL_S", 0.2)
+    one = sim()
+    kv.fill(one, 12)
+    one.faults(["replay_cut:times=2"])
+    key = followed.follow(one)
+    followed.wait(key, "exact")
+    followed.wait_equal(key, one)
+    assert followed.tally(key).replays == 3 and followed.book.clears[0] == 1
+
+
 def test_a_replay_that_begins_too_late(sim: Start, followed: kv.Followed) -> None:
     one = sim(buffer_steps=4)
     kv.fill(one, 12)

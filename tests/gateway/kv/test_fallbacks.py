@@ -60,21 +60,30 @@ async def test_a_render_that_is_not_offered_is_not_asked_for_again(  # type: ign
     for _ in range(3):
         seen = receipt(await gw.client.post("/v1/chat/completions", json=chat("x")))
         assert (seen["policy"], seen["prompt"]) == ("kv", "tokenize")
-    assert len(asked(one, "render")) == 1 and len(asked(one, "tokenize")) == 3
+    asked_for = len(asked(one, "render")), len(asked(one, "tokenize"))
+    assert asked_for == (1, 4)  # one of them by the gateway itself, at start
     said = [text for text in caplog.messages if "does not offer" in text]
     assert len(said) == 1 and f"({status})" in said[0]
     page = (await gw.admin.get("/metrics")).text
     assert 'kvgate_prompts_total{source="tokenize"} 3.0' in page
 
 
-async def test_bytes_where_no_engine_tokenises(engine, serve) -> None:  # type: ignore[no-untyped-def]
+async def test_bytes_where_no_engine_tokenises(  # type: ignore[no-untyped-def]
+    engine, serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kvgate")
     one = await engine(engine_that(render=403, tokenize=404))
     gw = await serve([one])
-    await settled(gw, "engine")
+    await settled(gw, "bytes")
     seen = receipt(await gw.client.post("/v1/chat/completions", json=chat("word " * 40)))
     assert (seen["policy"], seen["prompt"], seen["trust"]) == ("kv", "bytes", "approximate")
     page = (await gw.admin.get("/metrics")).text
     assert 'kvgate_prompt_fallbacks_total{reason="no_tokenizer"} 1.0' in page
+    assert 'kvgate_tokenizer_state{state="bytes",upstream="sim"} 1.0' in page
+    shown = await gw.status()
+    assert "exact routing is off" in shown["tokenizer"]["why"]
+    assert shown["engines"][0]["kv"]["trust"] != "exact"
+    assert len([text for text in caplog.messages if "exact routing is off" in text]) == 1
 
 
 async def test_the_gateways_own_calls_carry_its_key(sim, serve, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -92,6 +101,16 @@ async def test_the_gateways_own_calls_carry_its_key(sim, serve, monkeypatch) -> 
     assert (reply.status_code, receipt(reply)["prompt"]) == (200, "tokenize")
     reply = await gw.client.post("/v1/chat/completions", json=chat("a"))
     assert reply.status_code == 401
+
+
+async def test_a_key_that_the_location_drops_is_not_shown_to_engines(engine, serve) -> None:  # type: ignore[no-untyped-def]
+    one = await engine(engine_that(render=403, tokenize={"tokens": IDS, "count": len(IDS)}))
+    gw = await serve([one], location="proxy_set_header Authorization '';")
+    await settled(gw, "engine")
+    headers = {"authorization": "Bearer for-the-gateway"}
+    reply = await gw.client.post("/v1/chat/completions", json=chat("a"), headers=headers)
+    assert receipt(reply)["prompt"] == "tokenize"
+    assert all(b"authorization" not in asked.headers for asked in one.asked)
 
 
 async def test_a_request_that_the_engine_refuses_gets_the_engines_error(sim, serve) -> None:  # type: ignore[no-untyped-def]

@@ -56,7 +56,9 @@ async def leave_early(url: str, body: dict[str, Any], after_s: float) -> None:
 
 
 @pytest.mark.parametrize("tokens", ["local", "remote"])
-async def test_cancelled_at_any_moment_nothing_is_left(sim, serve, model: Path, tokens: str) -> None:  # type: ignore[no-untyped-def]
+async def test_cancelled_at_any_moment_nothing_is_left(  # type: ignore[no-untyped-def]
+    sim, serve, model: Path, tokens: str
+) -> None:
     own = ["--tokenizer", model] if tokens == "local" else []
     slow = ["--profile", "fixed:4", "--tokens", 40]
     engines = [sim(*own, *slow) for _ in range(2)]

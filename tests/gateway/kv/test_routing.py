@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -63,10 +64,9 @@ async def followed(gw: Any) -> None:
     """What the engines have published so far is in the index."""
 
     def taken() -> bool:
-        sent = {e.address: e.state()["event_seq"][0] for e in gw.engines.values()}
-        rows = [gw.app.caches.status(e) for e in gw.app.table.groups["sim"].engines]
-        known = [(row["events"] or {}).get("next") for row in rows]
-        return known == [sent[e.address] or None for e in gw.app.table.groups["sim"].engines]
+        rows = {e.address: gw.app.caches.status(e) for e in gw.app.table.groups["sim"].engines}
+        known = {name: (row["events"] or {}).get("next") or 0 for name, row in rows.items()}
+        return known == {name: e.state()["event_seq"][0] for name, e in gw.engines.items()}
 
     await until(taken, "events to be taken")
 
@@ -229,13 +229,13 @@ async def test_siblings_of_a_burst_follow_each_other(fleet) -> None:  # type: ig
     """Before any event has come, requests with a prefix that was just sent somewhere go there."""
     gw = await fleet(3, args=("--fault", "slow_first:ms=300"))
     prefix = words(1, 900)
-    import asyncio
 
     async def ask(at: int) -> dict[str, str]:
         return receipt(await gw.client.post(CHAT, json=chat(prefix + words(at, 5))))
 
     first = asyncio.create_task(ask(10))
-    await until(lambda: gw.app.memory.ledger.core.inflight_all(), "the first to be sent")
+    core = gw.app.memory.ledger.core
+    await until(lambda: any(n for _, n in core.inflight_all()), "the first to be sent")
     seen = await ask(11)
     assert seen["engine"] == (await first)["engine"]
     assert "predicted=" in seen["tier"]

@@ -1,0 +1,287 @@
+//! What others of the daemon's process ask the hub: figures, lists, drops, scrubs, single records.
+
+use std::collections::HashMap;
+use std::sync::mpsc::SyncSender;
+
+use super::changes::Note;
+use super::disk::Outcome;
+use super::hub::{hub_number, Hub};
+use super::loads::Load;
+use super::mover::{Source, Target};
+use super::record::{self, Fingerprint, Header, Key, PAGE};
+use super::scrub::ScrubReport;
+use super::stores::{Store, Stored};
+
+/// Tokens of what is asked have this bit; those of jobs never do.
+pub(super) const ASKED: u64 = 1 << 63;
+/// Blocks of one answer.
+pub const LIST_MAX: usize = 65_536;
+
+pub enum Command {
+    Figures(SyncSender<Vec<(&'static str, Figure)>>),
+    Namespaces(SyncSender<Vec<NamespaceRow>>),
+    /// Blocks from a place of the catalog on.
+    List {
+        from: u32,
+        most: usize,
+        reply: SyncSender<(Vec<BlockRow>, Option<u32>)>,
+    },
+    Drop {
+        namespace: Fingerprint,
+        keys: Vec<Key>,
+        reply: SyncSender<u64>,
+    },
+    /// Verify everything, at so many bytes a second (0: no limit).
+    Scrub {
+        rate: u64,
+        reply: SyncSender<bool>,
+    },
+    ScrubReport(SyncSender<Option<ScrubReport>>),
+    /// A whole record: header page and payload, verified.
+    Read {
+        namespace: Fingerprint,
+        key: Key,
+        reply: SyncSender<Option<Vec<u8>>>,
+    },
+    /// Take in a record as `Read` gives it; None: it exists now, else why not.
+    Insert {
+        record: Vec<u8>,
+        reply: SyncSender<Option<String>>,
+    },
+    /// Changes from a number on: whether none is missing, the number of the first, the changes.
+    Changes {
+        from: u64,
+        most: usize,
+        reply: SyncSender<(bool, u64, Vec<Note>)>,
+    },
+    Stop,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Figure {
+    Count(u64),
+    Text(String),
+}
+
+impl std::fmt::Display for Figure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Figure::Count(n) => n.fmt(f),
+            Figure::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceRow {
+    pub number: u16,
+    pub fingerprint: Fingerprint,
+    pub probe: [u8; 32],
+    pub descriptor: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockRow {
+    pub namespace: u16,
+    pub key: Key,
+    pub len: u32,
+    pub hits: u8,
+}
+
+enum Waiting {
+    Read {
+        len: u32,
+        reply: SyncSender<Option<Vec<u8>>>,
+    },
+    Insert(SyncSender<Option<String>>),
+    /// Part of a drop.
+    Drop(u64),
+}
+
+/// What was asked and is not answered yet.
+#[derive(Default)]
+pub(super) struct Asked {
+    next: u64,
+    waiting: HashMap<u64, Waiting>,
+    /// Drops: blocks that still wait, blocks dropped.
+    drops: HashMap<u64, (usize, u64, SyncSender<u64>)>,
+}
+
+impl Asked {
+    fn draw(&mut self) -> u64 {
+        self.next += 1;
+        ASKED | self.next
+    }
+}
+
+// Whoever asked may have stopped waiting; then the answer is dropped.
+impl Hub {
+    pub(super) fn take_commands(&mut self) {
+        self.commands.bell.clear();
+        let mut all = Vec::new();
+        self.commands.drain(&mut all);
+        for command in all {
+            self.command(command);
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Figures(reply) => {
+                let _ = reply.try_send(self.figures());
+            }
+            Command::Namespaces(reply) => {
+                let _ = reply.try_send(self.namespace_rows());
+            }
+            Command::List { from, most, reply } => {
+                let _ = reply.try_send(self.list(from, most));
+            }
+            Command::Drop { namespace, keys, reply } => self.drop_asked(&namespace, &keys, reply),
+            Command::Scrub { rate, reply } => {
+                let begun = self.disk.as_mut().map(|disk| disk.scrub(rate));
+                let _ = reply.try_send(begun.is_some());
+            }
+            Command::ScrubReport(reply) => {
+                let report = self.disk.as_ref().and_then(|disk| disk.scrub_report());
+                let _ = reply.try_send(report);
+            }
+            Command::Read { namespace, key, reply } => self.read_asked(&namespace, key, reply),
+            Command::Insert { record, reply } => self.insert_asked(&record, reply),
+            Command::Changes { from, most, reply } => {
+                let first = from.max(self.log.oldest());
+                let (complete, notes) = self.log.since(from, most);
+                let _ = reply.try_send((complete, first, notes));
+            }
+            Command::Stop => self.stopping_us = self.stopping_us.or(Some(self.now_us)),
+        }
+    }
+
+    fn namespace_rows(&self) -> Vec<NamespaceRow> {
+        let all = self.namespaces.iter();
+        all.map(|(number, fingerprint, namespace)| NamespaceRow {
+            number,
+            fingerprint: *fingerprint,
+            probe: namespace.probe,
+            descriptor: namespace.descriptor.clone(),
+        })
+        .collect()
+    }
+
+    fn list(&self, from: u32, most: usize) -> (Vec<BlockRow>, Option<u32>) {
+        let Some(disk) = &self.disk else { return (Vec::new(), None) };
+        let mut rows = Vec::new();
+        let next = disk.catalog().walk(from, most.min(LIST_MAX) as u32, |known| {
+            let namespace = hub_number(&self.namespaces, self.disk.as_ref(), known.namespace);
+            let (key, len) = (known.key, known.place.len);
+            rows.push(BlockRow { namespace, key, len, hits: known.hits });
+        });
+        (rows, next)
+    }
+
+    fn drop_asked(&mut self, namespace: &Fingerprint, keys: &[Key], reply: SyncSender<u64>) {
+        let group = self.asked.draw();
+        let mut left = 0;
+        let hub_number = self.namespaces.number(namespace);
+        if let (Some(host), Some(number)) = (&mut self.host, hub_number) {
+            keys.iter().for_each(|key| {
+                host.remove(number, key);
+            });
+        }
+        if let Some(disk) = &mut self.disk {
+            if let Some(number) = disk.namespaces().number(namespace) {
+                for key in keys {
+                    let token = self.asked.draw();
+                    if disk.drop_block(number, key, token) {
+                        self.asked.waiting.insert(token, Waiting::Drop(group));
+                        left += 1;
+                    }
+                }
+            }
+        }
+        if left == 0 {
+            let _ = reply.try_send(0);
+        } else {
+            self.asked.drops.insert(group, (left, 0, reply));
+        }
+    }
+
+    fn read_asked(&mut self, print: &Fingerprint, key: Key, reply: SyncSender<Option<Vec<u8>>>) {
+        let token = self.asked.draw();
+        let begun = self.disk.as_mut().and_then(|disk| {
+            let namespace = disk.namespaces().number(print)?;
+            let (_, len) = disk.find(namespace, &key)?;
+            let load = Load { token, namespace, key, target: Target::Buffer };
+            disk.load(load, None).ok().map(|()| len)
+        });
+        match begun {
+            Some(len) => {
+                self.asked.waiting.insert(token, Waiting::Read { len, reply });
+            }
+            None => {
+                let _ = reply.try_send(None);
+            }
+        }
+    }
+
+    fn insert_asked(&mut self, bytes: &[u8], reply: SyncSender<Option<String>>) {
+        let token = self.asked.draw();
+        match self.insert(bytes, token) {
+            Ok(Stored::Queued) => {
+                self.asked.waiting.insert(token, Waiting::Insert(reply));
+            }
+            Ok(Stored::There) => {
+                let _ = reply.try_send(None);
+            }
+            Err(why) => {
+                let _ = reply.try_send(Some(why));
+            }
+        }
+    }
+
+    fn insert(&mut self, bytes: &[u8], token: u64) -> Result<Stored, String> {
+        let header = Header::decode(bytes).map_err(|why| format!("no record: {why:?}"))?;
+        record::verify_payload(bytes, &header).map_err(|why| format!("a bad record: {why:?}"))?;
+        let disk = self.disk.as_mut().ok_or("there is no disk")?;
+        let namespace = disk.namespaces().number(&header.namespace);
+        let store = Store {
+            namespace: namespace.ok_or("a record of a namespace that nobody has named")?,
+            key: header.key,
+            len: header.len,
+            note: record::note(bytes).into(),
+            source: Source::Bytes(bytes[PAGE..PAGE + header.len as usize].into()),
+        };
+        disk.store(store, token).map_err(|why| format!("refused: {why:?}"))
+    }
+
+    pub(super) fn outcome_asked(&mut self, outcome: Outcome) {
+        let Some(waiting) = self.asked.waiting.remove(&outcome.token) else {
+            if let (Ok(Some(buffer)), Some(disk)) = (outcome.result, &mut self.disk) {
+                disk.give_back(buffer);
+            }
+            return;
+        };
+        match waiting {
+            Waiting::Read { len, reply } => {
+                let buffer = outcome.result.ok().flatten();
+                let bytes = buffer.as_ref().map(|b| b[..PAGE + len as usize].to_vec());
+                let _ = reply.try_send(bytes);
+                if let (Some(buffer), Some(disk)) = (buffer, &mut self.disk) {
+                    disk.give_back(buffer);
+                }
+            }
+            Waiting::Insert(reply) => {
+                let _ = reply.try_send(outcome.result.err().map(|why| format!("failed: {why:?}")));
+            }
+            Waiting::Drop(group) => {
+                let Some((left, dropped, _)) = self.asked.drops.get_mut(&group) else { return };
+                *left -= 1;
+                *dropped += u64::from(outcome.result.is_ok());
+                if *left == 0 {
+                    if let Some((_, dropped, reply)) = self.asked.drops.remove(&group) {
+                        let _ = reply.try_send(dropped);
+                    }
+                }
+            }
+        }
+    }
+}

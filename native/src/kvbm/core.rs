@@ -1,0 +1,58 @@
+//! The daemon as the rest of its process sees it: started, asked, stopped.
+
+use std::io;
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::commands::Command;
+use super::hub::{Hub, HubOptions};
+use super::inbox::Inbox;
+
+pub struct Core {
+    commands: Arc<Inbox<Command>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Core {
+    /// Open everything and begin to serve; errors are for people.
+    pub fn start(options: HubOptions) -> io::Result<Self> {
+        let commands = Arc::new(Inbox::new()?);
+        let hub = Hub::open(options, Arc::clone(&commands))?;
+        let builder = std::thread::Builder::new().name("kvbm-core".into());
+        let thread = builder.spawn(move || hub.run())?;
+        Ok(Self { commands, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Ask and wait; None: no answer in time.
+    pub fn ask<T>(
+        &self,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+        patience: Duration,
+    ) -> Option<T> {
+        let (reply, answer) = sync_channel(1);
+        self.commands.push(command(reply));
+        answer.recv_timeout(patience).ok()
+    }
+
+    pub fn is_running(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// End what is under way, flush, close. Waits for all that.
+    pub fn stop(&self) {
+        self.commands.push(Command::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,313 @@
+//! Writing blocks: admission, a queue, a place in the open segment, and the journal entry that makes
+//! them exist.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::buffer::Buffer;
+use super::catalog::Place;
+use super::commit::Commit;
+use super::disk::{Disk, Outcome};
+use super::folder::Folder;
+use super::keeper::Order;
+use super::loads::{learn, Block, Flight};
+use super::log::{Entry, Put};
+use super::mover::{Errand, Failure, Source};
+use super::record::{self, Header, Key, Spot, NOTE_MAX, PAGE, PAYLOAD_MAX};
+use super::segments::Segment;
+use super::Refusal;
+
+/// Journal entries that may wait until no more blocks are written.
+const JOURNAL_BACKLOG_MAX: usize = 1 << 14;
+/// Stores are turned away when they would wait longer.
+const WAIT_MAX_US: f64 = 1_000_000.0;
+
+pub struct Store {
+    pub namespace: u16,
+    pub key: Key,
+    pub len: u32,
+    /// At most `NOTE_MAX` bytes that are kept with the block.
+    pub note: Box<[u8]>,
+    pub source: Source,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// Nothing to do: the block exists.
+    There,
+    /// An outcome with the token will say when it exists.
+    Queued,
+}
+
+impl Disk {
+    /// Begin to store a block.
+    pub fn store(&mut self, store: Store, token: u64) -> Result<Stored, Refusal> {
+        let (namespace, key) = (store.namespace, store.key);
+        if self.catalog.get(namespace, &key).is_some() {
+            self.stats.deduped += 1;
+            return Ok(Stored::There);
+        }
+        if let Some(tokens) = self.pending.get_mut(&(namespace, key)) {
+            self.stats.deduped += 1;
+            tokens.push(token);
+            return Ok(Stored::Queued);
+        }
+        let bytes = record::bytes(store.len as usize) as u64;
+        self.may_store(&store, bytes).map_err(|why| self.refuse(why))?;
+        self.pending.insert((namespace, key), vec![token]);
+        self.queued_store_bytes += bytes;
+        self.stores.push_back(store);
+        Ok(Stored::Queued)
+    }
+
+    fn may_store(&mut self, store: &Store, bytes: u64) -> Result<(), Refusal> {
+        if self.is_closing {
+            return Err(Refusal::Closed);
+        }
+        if !self.health.is_good() {
+            return Err(Refusal::Degraded);
+        }
+        let largest = self.options.segment_size() - PAGE as u64;
+        let len = store.len as usize;
+        if bytes > largest || len == 0 || len > PAYLOAD_MAX || store.note.len() > NOTE_MAX {
+            return Err(Refusal::TooLarge);
+        }
+        let waiting = self.queued_store_bytes + bytes;
+        let wait_us = waiting as f64 / (1 << 20) as f64 * self.write_us_per_mib;
+        let is_alone = self.stores.is_empty();
+        if waiting > self.options.backlog_bytes || (wait_us > WAIT_MAX_US && !is_alone) {
+            return Err(Refusal::Busy);
+        }
+        self.admission.admit(&store.key, bytes, self.now_us)
+    }
+
+    pub(super) fn pump_stores(&mut self) {
+        self.keep_a_spare();
+        let most = (self.options.depth / 2).max(1);
+        while self.loads.is_empty()
+            && self.in_flight < most
+            && self.journal.backlog() < JOURNAL_BACKLOG_MAX
+            && self.health.is_good()
+        {
+            let Some(store) = self.stores.front() else { return };
+            let len = store.len as usize;
+            let bytes = record::bytes(len);
+            // Half of the buffers are for loads.
+            let held = self.pool.in_use();
+            if held != 0 && held + bytes > self.options.buffer_bytes / 2 {
+                return;
+            }
+            let Some((segment, page)) = self.room_for(record::pages(len)) else { return };
+            let Some(buffer) = self.pool.take(bytes) else {
+                return self.give_room_back(segment, page, record::pages(len));
+            };
+            let Some(Store { namespace, key, len, note, source }) = self.stores.pop_front() else {
+                return;
+            };
+            self.queued_store_bytes -= bytes as u64;
+            let place = Place { segment, page, len };
+            let block = Block { namespace, key, place };
+            let (seq, began_us) = (self.draw_seq(), self.now_us);
+            let flight = self.enter(Flight::Store { block, seq, began_us });
+            self.launch_write(flight, &block, seq, note, (source, buffer));
+        }
+    }
+
+    /// Send a block on its way down.
+    pub(super) fn launch_write(
+        &mut self,
+        flight: u32,
+        block: &Block,
+        seq: u64,
+        note: Box<[u8]>,
+        (source, buffer): (Source, Buffer),
+    ) {
+        let Block { namespace, key, place } = *block;
+        let print = self.namespaces.fingerprint(namespace).copied().unwrap_or_default();
+        let Some(segment) = self.segments.get(place.segment) else { return };
+        let spot = Spot { store: self.folder.store, segment: segment.id, page: place.page };
+        let header = Header {
+            spot,
+            seq,
+            written_ms: epoch_ms(),
+            len: place.len,
+            key,
+            namespace: print,
+            payload_hash: 0,
+        };
+        let file = Arc::clone(&segment.file);
+        self.mover.write(Errand { flight, file, buffer }, header, note, source);
+    }
+
+    /// A record was written, or not.
+    pub(super) fn written(&mut self, at: u32, buffer: Buffer, result: Result<(), Failure>) {
+        let Some(flight) = self.flights[at as usize].as_ref() else { return };
+        let (block, seq) = match flight {
+            Flight::Store { block, seq, .. } => (*block, *seq),
+            Flight::Copy { block, to: Some((to, seq)) } => (Block { place: *to, ..*block }, *seq),
+            _ => return,
+        };
+        if result == Err(Failure::Io(libc::EINVAL)) && self.folder.is_direct() {
+            self.go_buffered();
+            if let Some(segment) = self.segments.get(block.place.segment) {
+                let file = Arc::clone(&segment.file);
+                let errand = Errand { flight: at, file, buffer };
+                let len = block.place.len as usize;
+                return self.mover.write_again(errand, block.place.page, len);
+            }
+            return;
+        }
+        self.pool.give(buffer);
+        let Some(flight) = self.leave(at) else { return };
+        let _ = self.folder.points.pass("record.written");
+        let failed = match result {
+            Ok(()) if self.journal.is_broken => Some(Failure::Io(libc::EIO)),
+            Ok(()) => None,
+            Err(failure) => Some(failure),
+        };
+        if let Some(failure) = failed {
+            self.not_written(&flight, &block, failure);
+            return;
+        }
+        if let Flight::Store { began_us, .. } = flight {
+            let spent = self.now_us - began_us.max(self.health.last_write_us).min(self.now_us);
+            self.health.last_write_us = self.now_us;
+            let bytes = record::bytes(block.place.len as usize) as u64;
+            learn(&mut self.write_us_per_mib, spent, bytes);
+        }
+        self.unsynced_bytes += record::bytes(block.place.len as usize) as u64;
+        self.enter_in_journal(flight, block, seq);
+    }
+
+    fn enter_in_journal(&mut self, flight: Flight, block: Block, seq: u64) {
+        let Block { namespace, key, place } = block;
+        let commit = match flight {
+            Flight::Copy { block: from, .. } => {
+                let here = self.catalog.get(namespace, &key);
+                // A block that was dropped meanwhile must not come back.
+                if here.is_none_or(|at| self.catalog.known(at).place != from.place) {
+                    return self.copy_ended(place.segment);
+                }
+                Commit::Copy { from: from.place, to: block }
+            }
+            _ => Commit::Put(block),
+        };
+        let Some(segment) = self.segments.get(place.segment).map(|s| s.id) else { return };
+        let Place { page, len, .. } = place;
+        let entry = Entry::Put(Put { namespace, key, segment, page, len, seq });
+        let number = self.journal.append(&entry);
+        self.commits.push_back((number, commit));
+    }
+
+    fn not_written(&mut self, flight: &Flight, block: &Block, failure: Failure) {
+        if let Failure::Io(errno) = failure {
+            self.trouble(&io::Error::from_raw_os_error(errno));
+        }
+        match flight {
+            Flight::Copy { .. } => self.copy_ended(block.place.segment),
+            _ => {
+                self.release_writer(block.place.segment);
+                self.store_failed(block.namespace, &block.key, failure);
+            }
+        }
+    }
+
+    pub(super) fn store_failed(&mut self, namespace: u16, key: &Key, failure: Failure) {
+        for token in self.pending.remove(&(namespace, *key)).unwrap_or_default() {
+            self.stats.store_failed += 1;
+            self.fail(token, failure);
+        }
+        // What was to be dropped never came.
+        for token in self.doomed.remove(&(namespace, *key)).unwrap_or_default() {
+            self.out.push(Outcome { token, result: Ok(None) });
+        }
+    }
+
+    pub(super) fn release_writer(&mut self, segment: u16) {
+        if let Some(segment) = self.segments.get_mut(segment) {
+            segment.writers -= 1;
+        }
+    }
+
+    /// A place for so many pages, in a new segment if need be and one is ready.
+    pub(super) fn room_for(&mut self, pages: u32) -> Option<(u16, u32)> {
+        if let Some(found) = self.segments.append(pages) {
+            return Some(found);
+        }
+        let next = self.segments.ready.pop_front()?;
+        self.seal_open();
+        let entry = Entry::SegmentOpen { segment: next.id, pages: next.pages };
+        let at = self.segments.add(next)?;
+        self.segments.open = Some(at);
+        self.journal.append(&entry);
+        self.keep_a_spare();
+        self.segments.append(pages)
+    }
+
+    fn give_room_back(&mut self, segment: u16, page: u32, pages: u32) {
+        if let Some(segment) = self.segments.get_mut(segment) {
+            segment.writers -= 1;
+            if segment.end == page + pages {
+                segment.end = page;
+            }
+        }
+    }
+
+    /// One empty segment is made ahead, so that no store waits for one.
+    pub(super) fn keep_a_spare(&mut self) {
+        let spare = self.segments.ready.len() as u32 + self.segments_asked;
+        let bytes = self.options.segment_size();
+        // A file system takes a few blocks more than asked for.
+        let nominal = bytes + (64 << 10);
+        let full = self.now_us < self.health.full_until_us;
+        if spare > 0 || self.is_closing || full || !self.health.is_good() {
+            return;
+        }
+        if self.space.fits(nominal) {
+            self.space.segments += nominal;
+            self.segments_asked += 1;
+            let id = self.segments.draw_id();
+            self.keeper.order(Order::CreateSegment { id, bytes });
+        }
+    }
+
+    pub(super) fn segment_made(&mut self, id: u64, made: io::Result<(Arc<std::fs::File>, u64)>) {
+        let bytes = self.options.segment_size();
+        self.segments_asked -= 1;
+        self.space.segments = self.space.segments.saturating_sub(bytes + (64 << 10));
+        match made {
+            Ok((file, disk_bytes)) => {
+                if !self.folder.is_direct() {
+                    Folder::make_buffered(&file);
+                }
+                self.space.segments += disk_bytes;
+                self.segments.ready.push_back(Segment::new(id, file, bytes, disk_bytes));
+            }
+            Err(error) => {
+                let no_room = [Some(libc::ENOSPC), Some(libc::EDQUOT)];
+                if no_room.contains(&error.raw_os_error()) && !self.segments.is_empty() {
+                    // Others fill the disk: go on with what we have.
+                    self.health.full_until_us = self.now_us + self.options.look_us;
+                } else {
+                    self.trouble(&error);
+                }
+            }
+        }
+    }
+
+    pub(super) fn go_buffered(&mut self) {
+        self.folder.go_buffered();
+        self.health.direct_refused = true;
+        self.segments.files().for_each(|(_, file)| Folder::make_buffered(file));
+    }
+
+    pub(super) fn draw_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+}
+
+fn epoch_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}

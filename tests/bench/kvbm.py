@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""What kvbm's store costs and gives, against the disk itself: interleaved ratios in one run.
+
+`kvbm.py --json -` prints one JSON line; a table goes to stderr. Each round writes and reads the
+same shape with fio (io_uring, O_DIRECT, same block size and depth) and through client and daemon,
+every byte checksummed; figures are medians over the rounds, ratios ours / fio (larger is better).
+
+Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_fio (64 KiB),
+lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
+socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
+recovery_s_per_million, bytes_per_block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from native import _core
+
+SLOTS = 64
+PER_JOB = 8
+DEPTH = 32
+
+
+def name(n: int) -> bytes:
+    return hashlib.sha256(b"%d" % n).digest() + bytes(4)
+
+
+class Rig:
+    """A daemon core and a client with memory, in one process: the core has its own threads."""
+
+    def __init__(self, root: Path, block: int, capacity: int) -> None:
+        self.block = block
+        self.socket = str(root / "s")
+        self.disk = _core.KvbmDisk(str(root / "disk"), capacity, depth=DEPTH)
+        self.core = _core.KvbmCore(self.socket, disk=self.disk)
+        self.fd = os.memfd_create("bench")
+        os.ftruncate(self.fd, SLOTS * block)
+        self.memory = mmap.mmap(self.fd, SLOTS * block)
+        self.memory[:] = os.urandom(SLOTS * block)
+        self.client = self.connect()
+
+    def connect(self) -> _core.KvbmClient:
+        client = _core.KvbmClient(
+            self.socket, "bench", b"{}", bytes(32), self.block, lookup_us=1_000_000
+        )
+        client.lend(self.fd, self.block, SLOTS)
+        assert client.connect(10.0), client.trouble
+        return client
+
+    def run(self, begin: Callable[..., bool], blocks: Sequence[int]) -> float:
+        """Seconds until all blocks are moved."""
+        free, under_way, at, job = list(range(SLOTS)), {}, 0, 0
+        began = time.perf_counter()
+        while at < len(blocks) or under_way:
+            while at < len(blocks) and len(free) >= PER_JOB:
+                names = [name(n) for n in blocks[at : at + PER_JOB]]
+                slots = [free.pop() for _ in names]
+                job += 1
+                if not begin(job, names, slots, deadline_us=60_000_000):
+                    free += slots
+                    break
+                under_way[job] = slots
+                at += len(names)
+            for done in self.client.poll():
+                assert done.ok, list(done.statuses)
+                free += under_way.pop(done.job)
+            time.sleep(0.0001)
+        return time.perf_counter() - began
+
+    def stop(self) -> None:
+        self.core.stop()
+        self.memory.close()
+        os.close(self.fd)
+
+
+def fio(root: Path, rw: str, block: int, count: int) -> float:
+    """Bytes a second."""
+    command = [
+        "fio", "--name=x", "--ioengine=io_uring", "--direct=1", f"--rw={rw}", f"--bs={block}",
+        f"--iodepth={DEPTH}", f"--size={block * count}", "--filename=fio.file",
+        "--output-format=json",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    side = "write" if rw == "write" else "read"
+    return float(json.loads(done.stdout)["jobs"][0][side]["bw_bytes"])
+
+
+def shape(root: Path, block: int, count: int, rounds: int) -> tuple[float, float]:
+    """Write and read ratios of one block size."""
+    rig = Rig(root, block, max(2 << 30, 3 * rounds * block * count))
+    writes, reads = [], []
+    for turn in range(rounds):
+        blocks = range(turn * count, (turn + 1) * count)
+        theirs = fio(root, "write", block, count)
+        ours = block * count / rig.run(rig.client.store, blocks)
+        writes.append(ours / theirs)
+        theirs = fio(root, "randread", block, count)
+        ours = block * count / rig.run(rig.client.load, blocks[::-1])
+        reads.append(ours / theirs)
+    rig.stop()
+    shutil.rmtree(root / "disk")
+    return median(writes), median(reads)
+
+
+def percentiles(call: Callable[[], object], times: int, each: int = 1) -> tuple[float, float]:
+    """Microseconds of the median and the 99th percentile, per part of a call."""
+    spent = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        spent.append((time.perf_counter() - began) * 1e6 / each)
+    spent.sort()
+    return spent[times // 2], spent[times * 99 // 100]
+
+
+def calls(root: Path) -> dict[str, float]:
+    rig = Rig(root, 4096, 1 << 30)
+    rig.run(rig.client.store, range(2048))
+    names = [name(n) for n in range(512)]
+    found = {}
+    found["lookup_us_p50"], found["lookup_us_p99"] = percentiles(
+        lambda: rig.client.lookup(names), 500, len(names)
+    )
+    trip = percentiles(lambda: rig.client.pin(names[:1], 1), 500)
+    found["round_trip_us_p50"], found["round_trip_us_p99"] = trip
+    job = iter(range(1 << 30, 1 << 40))
+    submits = []
+    for _ in range(200):
+        began = time.perf_counter()
+        rig.client.load(next(job), names[:8], list(range(8)))
+        submits.append((time.perf_counter() - began) * 1e6)
+        while rig.client.under_way:
+            rig.client.poll()
+    found["submit_us"] = median(submits)
+    found["poll_us"] = percentiles(lambda: [rig.client.poll() for _ in range(100)], 100, 100)[0]
+    rig.stop()
+    shutil.rmtree(root / "disk")
+    absent = _core.KvbmClient(str(root / "nobody"), "bench", b"{}", bytes(32), 4096)
+
+    def step() -> None:
+        absent.lookup(names[:32])
+        absent.store(1, names[:8], list(range(8)))
+        absent.poll()
+
+    found["absent_us_per_step"] = percentiles(step, 2000)[0]
+    return found
+
+
+def recovery(root: Path, blocks: int) -> dict[str, float]:
+    rig = Rig(root, 64, blocks * 8192 * 2 + (1 << 30))
+    rig.run(rig.client.store, range(blocks))
+    index = int(rig.core.stats()["disk_index_bytes"])
+    rig.stop()
+    core = _core.KvbmCore(rig.socket, disk=rig.disk)
+    stats = core.stats()
+    core.stop()
+    shutil.rmtree(root / "disk")
+    assert stats["disk_recovered"] == blocks
+    return {
+        "recovery_s_per_million": int(stats["disk_recovery_us"]) / blocks,
+        "bytes_per_block": index / blocks,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="kvbm's store against the disk itself")
+    parser.add_argument("--json", metavar="FILE", help="one JSON line; - for stdout")
+    parser.add_argument("--dir", type=Path, help="where the disk is (a temporary directory)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mib", type=int, default=256, help="moved per round and direction")
+    parser.add_argument("--blocks", type=int, default=200_000, help="blocks of the recovery")
+    options = parser.parse_args()
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(dir=options.dir) as temporary:
+        root = Path(temporary)
+        if shutil.which("fio"):
+            mib = options.mib
+            write, read = shape(root, 1 << 20, mib, options.rounds)
+            found |= {"disk_write_vs_fio": write, "disk_read_vs_fio": read}
+            write, read = shape(root, 64 << 10, 16 * mib, options.rounds)
+            found |= {"small_write_vs_fio": write, "small_vs_fio": read}
+        else:
+            print("fio is not there: no ratios against the disk", file=sys.stderr)
+        found |= calls(root)
+        found |= recovery(root, options.blocks)
+    found = {key: round(value, 3) for key, value in found.items()}
+    for key, value in found.items():
+        print(f"{key:24} {value:10.3f}", file=sys.stderr)
+    if options.json == "-":
+        print(json.dumps(found))
+    elif options.json:
+        Path(options.json).write_text(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
