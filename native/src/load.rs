@@ -38,6 +38,18 @@ pub struct Charge {
     pub late: bool,
 }
 
+/// Where a request was when it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing of its answer was seen: it was cancelled, or failed. What was done of its prefill cannot
+    /// be known: the anchor waits for the next first token or start.
+    Waiting,
+    /// Its first token was seen.
+    Running,
+    /// Its answer came as a whole: the prefill was done at some time before.
+    Whole,
+}
+
 /// An engine's load, summed over workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
@@ -166,11 +178,18 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Counts a request out. `waiting`: it ends without a first token.
-    pub fn end(&self, engine: Handle, charge: Charge, waiting: bool) -> Result<bool, Fault> {
-        // What was done of it cannot be known: the anchor waits for the next first token or start.
-        if waiting {
-            self.arrived(engine, charge)?;
+    /// Counts a request out, in the stage at which it ends.
+    pub fn end(
+        &self,
+        engine: Handle,
+        charge: Charge,
+        stage: Stage,
+        now_s: f64,
+    ) -> Result<bool, Fault> {
+        let charged = stage != Stage::Running && self.arrived(engine, charge)?.is_some();
+        if charged && stage == Stage::Whole {
+            let done = charge.prefill_us as f64 * 1e-6;
+            self.move_anchor(engine, |anchor| (anchor + done).min(now_s));
         }
         if !self.release(engine, Work::default())? {
             return Ok(false);
@@ -281,6 +300,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_come_as_a_whole_take_their_prefill_with_them() {
+        // A hundred of 500 ms at once; each answer takes as long as twenty prefills, then comes whole.
+        let (ledger, engine) = ledger(1);
+        for _ in 0..100 {
+            ledger.start(engine, charge(500), 0.0).unwrap();
+        }
+        for over in 1..=40 {
+            let now_s = 10.0 + f64::from(over) * 0.5;
+            ledger.end(engine, charge(500), Stage::Whole, now_s).unwrap();
+        }
+        assert_eq!(drain(&ledger, engine, 30.0), 20_000.0);
+        // One that was cancelled had not been served: nothing else has been done for it.
+        ledger.end(engine, charge(500), Stage::Waiting, 30.0).unwrap();
+        assert_eq!(drain(&ledger, engine, 30.0), 19_500.0);
+    }
+
+    #[test]
     fn all_workers_see_one_load_and_a_dead_one_is_taken_back() {
         let (a, engine) = ledger(3);
         let b = Ledger::open(3, 4, Some(a.shared.fd())).unwrap();
@@ -299,7 +335,7 @@ mod tests {
         assert!((load.drain_ms - 200.0).abs() < 1e-6);
         // What the dead one still tries changes nothing.
         assert_eq!(b.first(engine, charge(200), true, 10.2, STEP_MS), Ok(false));
-        assert_eq!(b.end(engine, charge(200), true), Ok(false));
+        assert_eq!(b.end(engine, charge(200), Stage::Waiting, 10.2), Ok(false));
         assert_eq!(a.load(engine, 10.1).inflight, 1);
     }
 
@@ -313,7 +349,7 @@ mod tests {
         assert_eq!(new.slot, old[0].slot);
         assert_eq!(ledger.load(new, 5.0), Load::default());
         ledger.start(new, charge(100), 6.0).unwrap();
-        assert_eq!(ledger.end(old[0], charge(60_000), true), Ok(false));
+        assert_eq!(ledger.end(old[0], charge(60_000), Stage::Waiting, 10.2), Ok(false));
         assert_eq!((ledger.load(new, 6.0).waiting, drain(&ledger, new, 6.0)), (1, 100.0));
     }
 
@@ -324,12 +360,12 @@ mod tests {
         ledger.start(engine, hopeful, 1.0).unwrap();
         ledger.first(engine, hopeful, true, 9.0, STEP_MS).unwrap();
         assert_eq!(ledger.load(engine, 9.0).late, 1);
-        ledger.end(engine, Charge { late: true, ..hopeful }, false).unwrap();
+        ledger.end(engine, Charge { late: true, ..hopeful }, Stage::Running, 10.2).unwrap();
         assert_eq!(ledger.load(engine, 10.0).late, 0);
         let hopeless = Charge { late: true, ..charge(100) };
         ledger.start(engine, hopeless, 20.0).unwrap();
         ledger.first(engine, hopeless, false, 20.1, STEP_MS).unwrap();
-        ledger.end(engine, charge(100), false).unwrap();
+        ledger.end(engine, charge(100), Stage::Running, 10.2).unwrap();
         let load = ledger.load(engine, 21.0);
         assert_eq!((load.late, load.inflight, load.kv_tokens), (0, 0, 0));
     }
