@@ -48,7 +48,6 @@ fn drawn(random: &mut Random, tokens: u64) -> Row {
         late: random.below(waiting + running + 1),
         drain_ms: random.below(5000) as f64,
         share: random.below(1000) as f64 / 1000.0,
-        prefill_tokens: random.below(50_000),
         kv_tokens: random.below(600_000),
     };
     Row { overlap, load, has_room: random.below(2) == 0, ..Row::default() }

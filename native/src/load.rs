@@ -38,6 +38,18 @@ pub struct Charge {
     pub late: bool,
 }
 
+/// Where a request was when it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing of its answer was seen: it was cancelled, or failed. What was done of its prefill cannot
+    /// be known: the anchor waits for the next first token or start.
+    Waiting,
+    /// Its first token was seen.
+    Running,
+    /// Its answer came as a whole: the prefill was done at some time before.
+    Whole,
+}
+
 /// An engine's load, summed over workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
@@ -50,7 +62,6 @@ pub struct Load {
     pub drain_ms: f64,
     /// Share of its time that prefill took of late, 0 to 1.
     pub share: f64,
-    pub prefill_tokens: u64,
     pub kv_tokens: u64,
 }
 
@@ -59,6 +70,11 @@ impl Load {
     pub fn running(&self) -> u64 {
         self.inflight.saturating_sub(self.waiting)
     }
+}
+
+/// (waiting, late) of a word.
+fn halves(word: u64) -> (u64, u64) {
+    (word & u64::from(u32::MAX), word >> 32)
 }
 
 /// Prefill work of the past minute in a cell: ms as f32, and when it was so, in ms that wrap.
@@ -139,8 +155,7 @@ impl Ledger {
         let _ = self.recent(engine).fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
         self.write(engine, |row| {
             shared::add(self.hot(self.plan.prefill_us, row, engine), charge.prefill_us);
-            shared::add(self.hot(self.plan.waiting, row, engine), 1);
-            shared::add(self.hot(self.plan.late, row, engine), u64::from(charge.late));
+            self.stage(row, engine, 1, i64::from(charge.late));
             shared::add(self.hot(self.plan.kv_tokens, row, engine), charge.kv_tokens);
         })
     }
@@ -156,29 +171,32 @@ impl Ledger {
         step_ms: f64,
     ) -> Result<bool, Fault> {
         let Some(row) = self.arrived(engine, charge)? else { return Ok(false) };
-        match (charge.late, late) {
-            (false, true) => shared::add(self.hot(self.plan.late, row, engine), 1),
-            (true, false) => self.lower(self.plan.late, row, engine, 1),
-            _ => {}
-        }
+        self.stage(row, engine, 0, i64::from(late) - i64::from(charge.late));
         let done = charge.prefill_us as f64 * 1e-6;
         let most = self.ahead_s(engine).min(step_ms * 1e-3);
         self.move_anchor(engine, |anchor| (anchor + done).max(now_s - most).min(now_s));
         Ok(true)
     }
 
-    /// Counts a request out. `waiting`: it ends without a first token.
-    pub fn end(&self, engine: Handle, charge: Charge, waiting: bool) -> Result<bool, Fault> {
-        // What was done of it cannot be known: the anchor waits for the next first token or start.
-        if waiting {
-            self.arrived(engine, charge)?;
+    /// Counts a request out, in the stage at which it ends.
+    pub fn end(
+        &self,
+        engine: Handle,
+        charge: Charge,
+        stage: Stage,
+        now_s: f64,
+    ) -> Result<bool, Fault> {
+        let charged = stage != Stage::Running && self.arrived(engine, charge)?.is_some();
+        if charged && stage == Stage::Whole {
+            let done = charge.prefill_us as f64 * 1e-6;
+            self.move_anchor(engine, |anchor| (anchor + done).min(now_s));
         }
         if !self.release(engine, Work::default())? {
             return Ok(false);
         }
         self.write(engine, |row| {
             self.lower(self.plan.kv_tokens, row, engine, charge.kv_tokens);
-            self.lower(self.plan.late, row, engine, u64::from(charge.late));
+            self.stage(row, engine, 0, -i64::from(charge.late));
         })
     }
 
@@ -190,8 +208,16 @@ impl Ledger {
         }
         self.lower(self.plan.prefill_us, row, engine, charge.prefill_us);
         self.lower(self.plan.prefill, row, engine, charge.prefill_tokens);
-        self.lower(self.plan.waiting, row, engine, 1);
+        self.stage(row, engine, -1, 0);
         Ok(Some(row))
+    }
+
+    /// Changes the counts of requests that wait and of those that are late; never below zero.
+    fn stage(&self, row: usize, engine: Handle, waiting: i64, late: i64) {
+        let cell = self.hot(self.plan.stages, row, engine);
+        let (w, l) = halves(cell.load(Ordering::Relaxed));
+        let moved = |count: u64, by: i64| count.saturating_add_signed(by).min(u64::from(u32::MAX));
+        cell.store(moved(l, late) << 32 | moved(w, waiting), Ordering::Relaxed);
     }
 
     /// An engine's load now, all workers.
@@ -206,9 +232,9 @@ impl Ledger {
             }
             let gauge = |plane| self.hot(plane, row, engine).load(Ordering::Relaxed);
             load.inflight += inflight;
-            load.waiting += gauge(self.plan.waiting);
-            load.late += gauge(self.plan.late);
-            load.prefill_tokens += gauge(self.plan.prefill);
+            let (waiting, late) = halves(gauge(self.plan.stages));
+            load.waiting += waiting;
+            load.late += late;
             load.kv_tokens += gauge(self.plan.kv_tokens);
             us += gauge(self.plan.prefill_us);
         }
@@ -274,6 +300,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_come_as_a_whole_take_their_prefill_with_them() {
+        // A hundred of 500 ms at once; each answer takes as long as twenty prefills, then comes whole.
+        let (ledger, engine) = ledger(1);
+        for _ in 0..100 {
+            ledger.start(engine, charge(500), 0.0).unwrap();
+        }
+        for over in 1..=40 {
+            let now_s = 10.0 + f64::from(over) * 0.5;
+            ledger.end(engine, charge(500), Stage::Whole, now_s).unwrap();
+        }
+        assert_eq!(drain(&ledger, engine, 30.0), 20_000.0);
+        // One that was cancelled had not been served: nothing else has been done for it.
+        ledger.end(engine, charge(500), Stage::Waiting, 30.0).unwrap();
+        assert_eq!(drain(&ledger, engine, 30.0), 19_500.0);
+    }
+
+    #[test]
     fn all_workers_see_one_load_and_a_dead_one_is_taken_back() {
         let (a, engine) = ledger(3);
         let b = Ledger::open(3, 4, Some(a.shared.fd())).unwrap();
@@ -283,7 +326,7 @@ mod tests {
         for ledger in [&a, &b] {
             let load = ledger.load(engine, 10.1);
             assert_eq!((load.inflight, load.waiting, load.late), (2, 2, 1));
-            assert_eq!((load.prefill_tokens, load.kv_tokens), (500, 5000));
+            assert_eq!((ledger.totals(engine).work.prefill_tokens, load.kv_tokens), (500, 5000));
             assert!((load.drain_ms - 400.0).abs() < 1e-6);
         }
         a.retire(1).unwrap();
@@ -292,7 +335,7 @@ mod tests {
         assert!((load.drain_ms - 200.0).abs() < 1e-6);
         // What the dead one still tries changes nothing.
         assert_eq!(b.first(engine, charge(200), true, 10.2, STEP_MS), Ok(false));
-        assert_eq!(b.end(engine, charge(200), true), Ok(false));
+        assert_eq!(b.end(engine, charge(200), Stage::Waiting, 10.2), Ok(false));
         assert_eq!(a.load(engine, 10.1).inflight, 1);
     }
 
@@ -306,7 +349,7 @@ mod tests {
         assert_eq!(new.slot, old[0].slot);
         assert_eq!(ledger.load(new, 5.0), Load::default());
         ledger.start(new, charge(100), 6.0).unwrap();
-        assert_eq!(ledger.end(old[0], charge(60_000), true), Ok(false));
+        assert_eq!(ledger.end(old[0], charge(60_000), Stage::Waiting, 10.2), Ok(false));
         assert_eq!((ledger.load(new, 6.0).waiting, drain(&ledger, new, 6.0)), (1, 100.0));
     }
 
@@ -317,12 +360,12 @@ mod tests {
         ledger.start(engine, hopeful, 1.0).unwrap();
         ledger.first(engine, hopeful, true, 9.0, STEP_MS).unwrap();
         assert_eq!(ledger.load(engine, 9.0).late, 1);
-        ledger.end(engine, Charge { late: true, ..hopeful }, false).unwrap();
+        ledger.end(engine, Charge { late: true, ..hopeful }, Stage::Running, 10.2).unwrap();
         assert_eq!(ledger.load(engine, 10.0).late, 0);
         let hopeless = Charge { late: true, ..charge(100) };
         ledger.start(engine, hopeless, 20.0).unwrap();
         ledger.first(engine, hopeless, false, 20.1, STEP_MS).unwrap();
-        ledger.end(engine, charge(100), false).unwrap();
+        ledger.end(engine, charge(100), Stage::Running, 10.2).unwrap();
         let load = ledger.load(engine, 21.0);
         assert_eq!((load.late, load.inflight, load.kv_tokens), (0, 0, 0));
     }

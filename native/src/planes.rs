@@ -18,8 +18,8 @@ pub struct Plan {
     pub prefill: usize,
     pub blocks: usize,
     pub prefill_us: usize,
-    pub waiting: usize,
-    pub late: usize,
+    /// Requests that wait for a first token, and those that are late, in a word's halves.
+    pub stages: usize,
     pub kv_tokens: usize,
     pub records: usize,
     pub stride: usize,
@@ -34,7 +34,7 @@ impl Plan {
         let anchors = 3 * stride + 8;
         let recent = anchors + stride;
         let inflight = recent + stride;
-        let records = inflight + 7 * plane;
+        let records = inflight + 6 * plane;
         Self {
             engines,
             states: 0,
@@ -46,9 +46,8 @@ impl Plan {
             prefill: inflight + plane,
             blocks: inflight + 2 * plane,
             prefill_us: inflight + 3 * plane,
-            waiting: inflight + 4 * plane,
-            late: inflight + 5 * plane,
-            kv_tokens: inflight + 6 * plane,
+            stages: inflight + 4 * plane,
+            kv_tokens: inflight + 5 * plane,
             records,
             stride,
             cells: records + workers * engines * RECORD,
@@ -56,7 +55,7 @@ impl Plan {
     }
 
     /// Gauges of a row that go when its worker or its engine goes, requests in flight apart.
-    pub fn gauges(&self) -> [usize; 6] {
-        [self.prefill, self.blocks, self.prefill_us, self.waiting, self.late, self.kv_tokens]
+    pub fn gauges(&self) -> [usize; 5] {
+        [self.prefill, self.blocks, self.prefill_us, self.stages, self.kv_tokens]
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::cost::{self, Ask, Engine, Filter, Row};
 use crate::index::Overlap;
 use crate::ledger::Ledger;
-use crate::load::{Charge, Load};
+use crate::load::{Charge, Load, Stage};
 use crate::shared::{get_f64, set_f64, Fault};
 use crate::slots::Handle;
 use crate::speed::Factor;
@@ -183,6 +183,11 @@ impl Team {
         if let (Some(first_s), Some(now_s), true) = (stay.first_s, now_s, output > 1) {
             learn(&seat.decode, stay.tpot_ms * (output - 1) as f64, (now_s - first_s) * 1e3);
         }
-        self.ledger.end(seat.handle, stay.charge, stay.first_s.is_none())
+        let stage = match (stay.first_s, now_s, output > 0) {
+            (Some(_), ..) => Stage::Running,
+            (None, Some(_), true) => Stage::Whole,
+            _ => Stage::Waiting,
+        };
+        self.ledger.end(seat.handle, stay.charge, stage, now_s.unwrap_or(0.0))
     }
 }
