@@ -667,7 +667,7 @@ class Tokenizer:
         add_special_tokens: bool,
         lora: str | None = None,
         salt: str | None = None,
-        block_sizes: Sequence[int] = (),
+        block_sizes: Sequence[int] = ...,
     ) -> Prompt: ...
     def render_prompt(
         self,
@@ -676,7 +676,7 @@ class Tokenizer:
         add_special_tokens: bool,
         lora: str | None = None,
         salt: str | None = None,
-        block_sizes: Sequence[int] = (),
+        block_sizes: Sequence[int] = ...,
     ) -> Prompt: ...
     def cost_bytes(self, text: str) -> int: ...
     def stats(self) -> dict[str, int]: ...

@@ -21,6 +21,10 @@ VLLM_VERSION = "0.32.0"
 DEATH_GRACE_S = 0.1  # the reply that tells of the death still goes out
 
 
+# What a gateway asks by itself, at times of its own.
+_ASKED_IN_PASSING = frozenset({"/v1/models", "/health", "/metrics", "/kv_event_sources"})
+
+
 class Engine:
     """Built inside a running loop; `start` before the first request, `stop` at the end."""
 
@@ -88,7 +92,7 @@ class Engine:
 
     def note(self, request: Request) -> None:
         """Keeps the latest request of the inference endpoints, with `--record`."""
-        if self.settings.record:
+        if self.settings.record and request.target not in _ASKED_IN_PASSING:
             self.last_request = {
                 "method": request.method, "target": request.target,
                 "headers": [list(h) for h in request.headers],

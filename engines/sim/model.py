@@ -90,13 +90,8 @@ def profile(name: str) -> Profile:
             found = replace(PROFILES["zero"], name=name, base_ms=float(value))
         else:
             found = PROFILES[base]
-<<<<<<< HEAD
-        own: dict[str, Any] = dict(map(_constant, changes))
-        return replace(found, **own)
-=======
         changed: dict[str, Any] = dict(map(_constant, changes))
         return replace(found, **changed)
->>>>>>> c-bench
     except (KeyError, ValueError):
         raise ValueError(
             f"unknown profile `{name}`\nhint: one of {', '.join(PROFILES)}, or fixed:MS; constants "

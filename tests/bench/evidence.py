@@ -6,6 +6,7 @@ run with prompts has to show that nearly all of the documents that could be foun
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import time
@@ -14,12 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import prompts
+import wire
 
 FOUND = 0.9  # of what could be found, or the run is void
-READY_S = 20.0
+READY_S = 30.0
 SETTLE_S = 1.0  # for events to arrive
+PROBES = 900_000  # numbers of prompts from there on, after those of a run, are asked before it
 _LINE = re.compile(r"^([a-zA-Z_:]+)(?:\{(.*)\})? (\S+)$", re.M)
 Metrics = dict[tuple[str, str], float]
+Seen = dict[str, int]
 
 
 def get(url: str, method: str = "GET") -> str:
@@ -38,50 +42,83 @@ def total(found: Metrics, name: str, *labels: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """What the proxy and the engines have counted so far."""
+
+    proxy: Metrics
+    engines: Seen
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
-    """One proxy and the engines behind it, about to be loaded with prompts."""
+    """One proxy and the engines behind it, about to be loaded with prompts from `first` on."""
 
-    url: str  # of the proxy's metrics
+    port: int
+    metrics_url: str
     engines: tuple[int, ...]  # ports
+    first: int
 
-    def begin(self) -> Metrics:
-        """The engines hold their documents alone, and the proxy has had time to hear of it."""
+    def state(self) -> State:
+        held = [json.loads(get(f"http://127.0.0.1:{p}/bench/held")) for p in self.engines]
+        return State(
+            metrics(self.metrics_url), {name: sum(one[name] for one in held) for name in held[0]}
+        )
+
+    def begin(self) -> State:
+        """The engines hold their documents alone, and the proxy finds one. RuntimeError when that
+        takes too long.
+        """
         for port in self.engines:
             get(f"http://127.0.0.1:{port}/bench/reset", "POST")
         deadline = time.monotonic() + READY_S
-        time.sleep(SETTLE_S)
+        number = self.first + PROBES
         while True:
-            found = metrics(self.url)
-            states = {text for (name, text), v in found.items() if name in READY and v}
-            if not states or any(READY_LABEL in text for text in states):
-                return found
+            time.sleep(SETTLE_S)
+            before = self.state()
+            while prompts.shared(number) < 0:
+                number += 1
+            for _ in range(2):  # a proxy that learns from requests alone knows the second
+                self.ask(number)
+            time.sleep(SETTLE_S)
+            after = self.state()
+            if share(before, after)[0] > 0:
+                return after
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.url}: no tokenizer after {READY_S:g} s: {states}")
-            time.sleep(0.1)
+                raise RuntimeError(f"port {self.port}: finds nothing after {READY_S:g} s")
+            number += 1
 
-    def end(self, before: Metrics, replies: int) -> dict[str, Any]:
+    def ask(self, number: int) -> None:
+        ask = wire.Ask(wire.PROMPT_NONCE % number, False, 1, 0, False, prompts.messages(number))
+        body = wire.request(b"", ask).partition(b"\r\n\r\n")[2]
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("POST", wire.PATH.decode(), body, {"content-type": "application/json"})
+        connection.getresponse().read()
+        connection.close()
+
+    def end(self, before: State, replies: int) -> dict[str, Any]:
         """What was found, as shares of what could be; `void`: why the run counts for nothing."""
-        after = metrics(self.url)
-        grown = {key: value - before.get(key, 0.0) for key, value in after.items()}
-        held = [json.loads(get(f"http://127.0.0.1:{p}/bench/held")) for p in self.engines]
-        seen = {name: sum(one[name] for one in held) for name in held[0]}
-        shared = seen["right"] + seen["wrong"]
-        share, how = found_share(grown, seen)
-        right = round(seen["right"] / max(shared, 1), 3)
-        result: dict[str, Any] = {"found": round(share, 3), "by": how, "right_engine": right}
+        after = self.state()
+        part, how = share(before, after)
+        seen = {name: after.engines[name] - before.engines[name] for name in after.engines}
+        asked = seen["right"] + seen["wrong"]
+        right = round(seen["right"] / max(asked, 1), 3)
+        result: dict[str, Any] = {"found": round(part, 3), "by": how, "right_engine": right}
         wanted = replies * (1 - 1 / prompts.NEW_EVERY)
-        if abs(shared - wanted) > 0.02 * wanted + 64:
-            result["void"] = f"{shared} prompts of documents reached the engines, not {wanted:.0f}"
-        elif share < FOUND:
-            result["void"] = f"found {share:.3f} of what could be found ({how})"
+        if abs(asked - wanted) > 0.02 * wanted + 64:
+            result["void"] = f"{asked} prompts of documents reached the engines, not {wanted:.0f}"
+        elif part < FOUND:
+            result["void"] = f"found {part:.3f} of what could be found ({how})"
         return result
 
 
-READY = ("kvgate_tokenizer_state",)
-READY_LABEL = 'state="local"'
+def share(before: State, after: State) -> tuple[float, str]:
+    """(share, in what) of documents between two states that the proxy knew to be there."""
+    grown = {key: value - before.proxy.get(key, 0.0) for key, value in after.proxy.items()}
+    seen = {name: after.engines[name] - before.engines[name] for name in after.engines}
+    return found_share(grown, seen)
 
 
-def found_share(grown: Metrics, seen: dict[str, int]) -> tuple[float, str]:
+def found_share(grown: Metrics, seen: Seen) -> tuple[float, str]:
     """(share, in what) of documents that the proxy knew to be there; 0 where it knows nothing.
     One that learns from requests alone cannot know a document the first time.
     """

@@ -116,8 +116,10 @@ class Bench:
         if scenario != "kv":
             found = self.command(f"{scenario} on {name}", [*words, *where], log)
         else:
-            words += ["--prompts", str(PROMPTS * len(self.runs))]
-            probe = evidence.Probe(running[name].metrics, self.engines)
+            first = PROMPTS * len(self.runs)
+            words += ["--prompts", str(first)]
+            proxy = running[name]
+            probe = evidence.Probe(proxy.port, proxy.metrics, self.engines, first)
             before = probe.begin()
             found = self.command(f"{scenario} on {name}", [*words, *where], log)
             found["found"] = shown = probe.end(before, found["replies"])

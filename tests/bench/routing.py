@@ -35,6 +35,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import fleet
+import routing_tokens
 
 from native import _core
 from native._core import Index, Prompt
@@ -220,6 +221,7 @@ def main() -> None:
     figures["bytes_per_block_alone"] = memory(False)[0]
     figures["bytes_per_block"], index, slots, talks = memory(True)
     figures |= selects(index, slots, list(questions(talks)), rounds)
+    figures |= routing_tokens.figures(args.quick)
     for name, value in figures.items():
         print(f"{name:28} {value:14,.2f}", file=sys.stderr)
     line = json.dumps({"machine": platform.processor() or platform.machine()} | figures)

@@ -151,7 +151,7 @@ def turn_us(vocabulary: Vocabulary, texts: list[str], conversations: int) -> flo
 def figures(quick: bool) -> dict[str, float]:
     """`tokenize_us_per_kb` and `turn_us`. `quick`: less text, so less sure."""
     path = tokenizer_file()
-    wanted = (100 if quick else 1500) << 10
+    wanted = (300 if quick else 1500) << 10
     code, words = chunks(sources(), wanted), chunks(map(prose, sources()), wanted)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tokenizer.json").symlink_to(path)

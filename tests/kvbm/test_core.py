@@ -46,7 +46,8 @@ def test_blocks_go_down_and_come_back(core: _core.KvbmCore, engine: Engine) -> N
     missing = engine.load([9])
     assert (missing.ok, missing.statuses) == (False, b"\x01")
     stats = core.stats()
-    assert (stats["disk_blocks"], stats["hits"], stats["sessions"]) == (4, 4, 1)
+    # Lookups are answered from the shared table, without the daemon, which does not count them.
+    assert (stats["disk_blocks"], stats["sessions"]) == (4, 1)
 
 
 def test_it_serves_while_python_is_stalled(engine: Engine) -> None:

@@ -225,6 +225,25 @@ def test_threads_share_a_tokenizer(kinds: Kinds) -> None:
     assert not wrong
 
 
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    tokenizer = Tokenizer(tokenizers.SMALL / "metaspace.json", cache_bytes=0)
+    text = "some words, more words\n" * 50_000
+    ended = threading.Event()
+
+    def work() -> None:
+        tokenizer.encode(text)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    turns = 0
+    while not ended.is_set():
+        turns += 1
+    thread.join()
+    # With the interpreter lock held throughout, this thread would get a turn or two.
+    assert turns > 1000
+
+
 def test_a_prompt_is_made_in_one_call() -> None:
     tokenizer = Tokenizer(tokenizers.SMALL / "byte_level.json")
     text = "".join(CONVERSATION)
