@@ -92,7 +92,7 @@ class Engine:
 
     def note(self, request: Request) -> None:
         """Keeps the latest request that is some client's, with `--record`."""
-        if self.settings.record and request.header("user-agent") != _BY_ITSELF:
+        if self.settings.record and request.get("user-agent") != _BY_ITSELF:
             self.last_request = {
                 "method": request.method, "target": request.target,
                 "headers": [list(h) for h in request.headers],
