@@ -104,7 +104,7 @@ async def test_silence_under_traffic_is_reported(
     task.cancel()
     said = [record.getMessage() for record in caplog.records]
     assert sum("no KV events" in message for message in said) == 1
-    assert gw.app.caches.worst(gw.engines[0]) == "blind"
+    assert gw.app.caches.worst(gw.engines[0]).state == "blind"
     one.faults([])
     kv.ask(one, TEXT)
     await gw.until(lambda: gw.state()[0] != "blind", "heard of again")
