@@ -138,20 +138,24 @@ class Caches:
 
     # ---- what others tell and ask ----
 
-    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
-        """A prompt's matched tokens as predicted, and as the engine itself counted them."""
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> bool:
+        """A prompt's matched tokens as predicted, and as the engine itself counted them. True: they
+        have just proved to disagree.
+        """
         trust = self._fresh(engine)
         state = trust.standing(now).state
         if self.index is None or state not in (EXACT, HEALING):
-            return
+            return False
         if state == HEALING and predicted < actual:
             trust.drift.forget()  # what is missing is known to be
-            return
+            return False
         size = self.index.block_size(engine.index_slot) or 16
         if trust.drift.observe(predicted, actual, size, now):
             self._follow()
-        elif state == HEALING and trust.drift.agrees and self._subscriber is not None:
+            return True
+        if state == HEALING and trust.drift.agrees and self._subscriber is not None:
             self._subscriber.complete(_feed(engine))
+        return False
 
     def tokens(self, engine: Engine, ok: bool, reason: str = "", usable: bool = True) -> None:
         """Whether the gateway's token ids are the engine's; `usable`: equal among themselves."""

@@ -163,7 +163,9 @@ def test_what_queues_and_siblings_change_is_no_contradiction(
     observed = []
     believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
     row = SimpleNamespace(waiting=waiting, predicted=predicted)
-    kv_of = SimpleNamespace(choice=SimpleNamespace(row=row), comparable=True, matched=512)
+    kv_of = SimpleNamespace(
+        choice=SimpleNamespace(row=row), comparable=True, matched=512, source="given"
+    )
     leg = SimpleNamespace(error=None, status=200, cached_tokens=0)
     ctx = SimpleNamespace(kv=kv_of, leg=leg, attempts=[SimpleNamespace(engine=None)])
     counts = SimpleNamespace(request=lambda *_: None)
