@@ -155,6 +155,7 @@ class Caches:
             return True
         if state == HEALING and trust.drift.agrees and self._subscriber is not None:
             self._subscriber.complete(_feed(engine))
+            trust.forgive()
         return False
 
     def tokens(self, engine: Engine, ok: bool, reason: str = "", usable: bool = True) -> None:
@@ -200,7 +201,8 @@ class Caches:
         for group, engine in self._aware():
             trust = self._fresh(engine)
             view = None if self._subscriber is None else self._subscriber.view(_feed(engine))
-            if view is not None:
+            if view is not None and self.index is not None:
+                trust.short(self.index.short(engine.index_slot))
                 sent = self._table.ledger.core.load(engine.slot).dispatched
                 was = trust.silent
                 trust.silent = trust.silence.look(sent, view.heard_at, now, group.conf.kv.quiet_s)

@@ -8,7 +8,7 @@
 
 Invariant: the first that holds of these decides: its tokens are not ours, it has no events, its
 hits contradict what its events say, it cannot be reached, it is silent under traffic, its stream
-of events is not whole.
+of events is not whole, the index had no room for all of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ DRIFT_S = 300.0  # then its events are believed again, from their beginning
 QUIET_REQUESTS = 10  # that many requests without an event are traffic
 CONTRADICTS = "predictions and the engine's cached tokens disagree"
 NOT_ASKED = "it has not said yet where it publishes"
+NO_ROOM = "the index has no room for all of its blocks; hint: kv_index_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,10 @@ class Silence:
 class Trust:
     """Of one engine. What is set from outside: `source_why`, `tokens_why`, `stream`."""
 
-    __slots__ = ("drift", "silence", "silent", "source_why", "stream", "tokens_why", "unusable")
+    __slots__ = (
+        "_forgiven", "_short", "drift", "silence", "silent", "source_why", "stream", "tokens_why",
+        "unusable",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tokens_why = ""  # why its token ids are not ours, "" where they are
@@ -108,6 +112,17 @@ class Trust:
         self.silent = ""  # why it is called silent
         self.drift = Drift()
         self.silence = Silence()
+        self._short = 0  # blocks that it announced and that there was no room for
+        self._forgiven = 0  # of them, those that its hits have not missed
+
+    def short(self, blocks: int) -> None:
+        """How many blocks there was no room for since it was empty."""
+        self._short = blocks
+        self._forgiven = min(self._forgiven, blocks)
+
+    def forgive(self) -> None:
+        """Its hits have been as expected for long."""
+        self._forgiven = self._short
 
     def standing(self, now: float) -> Standing:
         if self.tokens_why:
@@ -121,6 +136,8 @@ class Trust:
             return Standing(BLIND, NOT_ASKED)
         if self.stream.state != BLIND and self.silent:
             return Standing(BLIND, self.silent)
+        if self.stream.state == EXACT and self._short > self._forgiven:
+            return Standing(HEALING, NO_ROOM)
         return self.stream
 
     def by_events(self, now: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from harness import kv_events as kv
+from harness import kv_frames
 from harness.watched import TEXT, conf
 
 from engines.sim.process import SimEngine
@@ -150,6 +151,28 @@ async def test_hits_that_agree_for_long_make_a_part_the_whole(sim: Start, watch:
     for _ in range(trust.WINDOW):
         assert gw.state()[0] == "healing"
         gw.app.caches.observe(engine, 1600, 1600, time.monotonic())
+    await gw.wait("exact")
+
+
+async def test_an_index_that_is_too_small_is_said_and_is_no_contradiction(
+    sim: Start, watch: Any
+) -> None:
+    one = sim()
+    gw = await watch("kv_index_size 1m; " + conf(one.address))
+    await gw.wait("exact")
+    engine, index = gw.engines[0], gw.app.table.index
+    ids = list(range(20_000 * 16))
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.stored(ids, 16)))
+    await gw.wait("healing", "kv_index_size")
+    for _ in range(trust.ENOUGH):
+        gw.app.caches.observe(engine, 512, 4096, time.monotonic())
+    assert gw.state()[0] == "healing", "more is found than there was room to know of"
+    for _ in range(trust.WINDOW):
+        gw.app.caches.observe(engine, 4096, 4096, time.monotonic())
+    await gw.wait("exact")
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.stored(ids, 16, seed=1)))
+    await gw.wait("healing", "kv_index_size")
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.AllBlocksCleared()))
     await gw.wait("exact")
 
 
