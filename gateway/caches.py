@@ -204,9 +204,10 @@ class Caches:
             if view is not None and self.index is not None:
                 trust.short(self.index.short(engine.index_slot))
                 sent = self._table.ledger.core.load(engine.slot).dispatched
-                was = trust.silent
+                was = trust.silent or trust.restless
                 trust.silent = trust.silence.look(sent, view.heard_at, now, group.conf.kv.quiet_s)
-                if was and not trust.silent:
+                trust.restless = trust.unrest.look(view.tally.restarts, now)
+                if was and not (trust.silent or trust.restless):
                     self._rejoin(engine)
                 if not view.connected:
                     self._ask_again(engine, now)

@@ -230,7 +230,7 @@ class Subscriber:
         for feed in self._feeds.values():
             if now >= feed.due:
                 if feed.is_open:
-                    feed.tick(now)
+                    feed.tick(context, now)
                 else:
                     feed.open(context, now)
                     self._touch(feed)
