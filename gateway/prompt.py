@@ -19,7 +19,6 @@ from engines.vllm.chat import Ids, PromptInput, Texts
 from gateway.engine_tokens import NoIds, Question
 from gateway.paths import PROMPTED
 from gateway.routed import Routed
-from gateway.vocabulary import BODY_INLINE
 from native._core import Prompt
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def begin(kv: Routed) -> bool:
             return False
         approximate(kv, source.reason)
         return True
-    if len(body) > BODY_INLINE:
+    if not vocabulary.reads_quickly(body):
         return False
     start = monotonic()
     found = vocabulary.read(kv.path, body)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from gateway import probes
 from gateway.conf import hub
 from gateway.engine_tokens import EngineTokens, NoIds, Question
-from gateway.logs import NOTICE, log
+from gateway.logs import log
 from gateway.token_source import AGAIN_S, TokenSource
 from gateway.vocabulary import Vocabulary
 
@@ -182,7 +182,7 @@ class TokenSources:
         return None
 
     async def _compare_again(self, group: Group, source: TokenSource) -> float | None:
-        """An engine is suspect: what was taken into use goes unless all probes agree."""
+        """An engine is suspect: what was taken into use goes if a probe differs."""
         loaded, engine = source.vocabulary, source.doubted
         assert loaded is not None and engine is not None
 
@@ -194,11 +194,13 @@ class TokenSources:
         except NoIds as error:
             if error.reason == "unreachable" and engine in group.latest().engines:
                 return RETRY_S
-            verdict = probes.Verdict(None, "the numbers of tokens do")
+            verdict = probes.Verdict(None, "it offers no /tokenize to compare with")
         source.doubted = None
-        if verdict.agrees:
-            log.log(NOTICE, "upstream `%s`: what engine %s says of prompts is not what is known "
-                    "here, though %s", group.name, engine.address, verdict.why)  # fmt: skip
+        if verdict.agrees is not False:
+            log.warning(
+                "upstream `%s`: what engine %s says of prompts is not what is known here; %s",
+                group.name, engine.address, verdict.why,
+            )  # fmt: skip
             return None
         source.verdict, source.vocabulary = "differs", None
         why = f"{loaded.folder} is not what engine {engine.address} uses: {verdict.why}"
