@@ -264,6 +264,7 @@ class Caches:
             "worst": worst.state,
             "worst_reason": worst.reason,
             "block_size": self.index.block_size(engine.index_slot),
+            **_capacity(engine),
             "events": None,
         }
         key = _feed(engine)
@@ -279,6 +280,15 @@ class Caches:
                 **view.tally.counts(),
             }
         return shown
+
+
+def _capacity(engine: Engine) -> dict[str, Any]:
+    """How many tokens its cache is taken to hold, and who says so."""
+    written = engine.team.group.conf.kv.capacity_tokens
+    for tokens, who in ((written, "kv_capacity"), (engine.capacity_tokens, "engine")):
+        if tokens:
+            return {"capacity_tokens": tokens, "capacity_from": who}
+    return {"capacity_tokens": engine.team.kv_tokens, "capacity_from": "profile"}
 
 
 def _feed(engine: Engine) -> Key:

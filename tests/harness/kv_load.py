@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 from typing import Any
 
 from native._core import Prompt
@@ -24,6 +25,13 @@ def load(gw: Any) -> list[tuple[int, int, int, int, float]]:
 
 def idle(gw: Any) -> bool:
     return all(not any(row) for row in load(gw))
+
+
+def predicted(gw: Any) -> int:
+    """Blocks that are expected only because their prompt was sent a moment ago."""
+    index = gw.app.table.index
+    index.match(Prompt.of_list([1]), [0], monotonic())
+    return int(index.stats().predicted)
 
 
 async def leave_early(url: str, body: dict[str, Any], after_s: float) -> None:

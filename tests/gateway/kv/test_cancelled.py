@@ -8,12 +8,11 @@ import json
 import os
 import random
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 from harness.kv import LANES, chat, receipt, settled, until
-from harness.kv_load import idle, leave_early
+from harness.kv_load import idle, leave_early, predicted
 
 from engines.sim.tokens import WORDS
 from gateway import decode, exchange, prompt
@@ -21,7 +20,7 @@ from gateway.decisions import Decisions
 from gateway.exchange import Exchange
 from gateway.routed import Routed
 from gateway.stats import Statistics
-from native._core import Prompt, Ticket
+from native._core import Ticket
 
 CLIENTS = int(os.environ.get("KVGATE_TEST_CANCELS", "1000"))  # of both lanes together
 AT_ONCE = 40
@@ -33,13 +32,6 @@ def alive() -> int:
     """Objects that live as long as their request."""
     gc.collect()
     return sum(isinstance(one, (Exchange, Routed, Ticket)) for one in gc.get_objects())
-
-
-def predicted(gw: Any) -> int:
-    """Blocks that are expected because their prompt was sent a moment ago."""
-    index = gw.app.table.index
-    index.match(Prompt.of_list([1]), [0], monotonic())
-    return int(index.stats().predicted)
 
 
 def nothing_left(gw: Any) -> bool:

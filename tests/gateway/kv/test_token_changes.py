@@ -8,28 +8,22 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 from harness import model_folder
 from harness.kv import LANES, chat, receipt, settled, until
+from harness.kv_load import predicted
 
 from engines.sim.process import SimEngine
 from gateway import trust
 from gateway.vocabulary import Vocabulary
-from native._core import Index, Prompt
 
 URL = "/v1/chat/completions"
 CHAT = chat(" the of and to in is" * 9)
 OTHER = model_folder.TEMPLATE.replace("<|start|>assistant", "<|start|>the assistant says")
 EVENTS = json.dumps({"enable_kv_cache_events": True, "endpoint": "tcp://*:0",
                      "replay_endpoint": "tcp://*:0"})  # fmt: skip
-
-
-def predicted(index: Index) -> int:
-    index.match(Prompt.of_list([1]), [0], monotonic())
-    return index.stats().predicted
 
 
 @pytest.fixture
@@ -90,11 +84,10 @@ async def test_an_engine_whose_ids_alone_are_others_is_found_out_by_its_hits(  #
     one.stop()
     at(port, "--tokenizer", other, "--kv-events-config", EVENTS)
     await until(lambda: gw.app.caches.state(engine)[0] == "exact", "the new one to be followed")
-    index = gw.app.table.index
     for _ in range(2):
         for n in range(6):
             await gw.client.post(URL, json=chat(f"{n}" + " the of and to in" * 20))
-        await until(lambda: not predicted(index), "what was sent to count no more")
+        await until(lambda: not predicted(gw), "what was sent to count no more")
     source = await settled(gw, "engine")
     assert source.verdict == "differs"
 
