@@ -43,7 +43,8 @@ from gateway.responses import ResponseMap
 from gateway.server import Listener
 from gateway.sockets import Wanted
 from gateway.status import Life, Status
-from gateway.tokens import TokenSource, TokenSources
+from gateway.token_source import TokenSource
+from gateway.tokens import TokenSources
 from gateway.upstream import ControlPlane, tls_context
 from native import relay
 from native._core import Index

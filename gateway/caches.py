@@ -50,7 +50,7 @@ class Caches:
         self._subscriber = None if table.index is None else Subscriber(table.index)
         self._found: dict[Key, Found] = {}  # by upstream and server
         self._engines: dict[Key, Engine] = {}  # those with a slot
-        self._said: dict[Key, tuple[str, float]] = {}  # state as on the board, since when
+        self._said: dict[Key, tuple[Standing, float]] = {}  # as on the board; since when so
         self._logged: dict[Key, str] = {}
         self._asked: dict[Key, float] = {}
         self._wanted: dict[Key, Wanted] = {}
@@ -81,16 +81,19 @@ class Caches:
         for server in self._found.keys() - servers:
             del self._found[server]
         self._follow()
+        left = set()
         for key, engine in former.items():
             if there.get(key) is engine:
                 continue
-            assert self._subscriber is not None
-            self._subscriber.release(engine.index_slot)  # behind `follow`: nothing writes to it
+            left.add(engine.index_slot)
             engine.index_slot = -1
             if key not in there:
                 self._board.forget(place(engine.slot))
                 for known in (self._said, self._logged):
                     known.pop(key, None)
+        for slot in left - self._slots():
+            assert self._subscriber is not None
+            self._subscriber.release(slot)  # behind `follow`: nothing writes to it
 
     def hear(self, upstream: str, server: str, found: Found) -> None:
         """Where a server publishes."""
@@ -109,7 +112,7 @@ class Caches:
         now = monotonic()
         wanted: dict[Key, Wanted] = {}
         for group, engine in self._aware():
-            trust, key = engine.trust, (engine.upstream, engine.address)
+            trust = engine.trust
             if group.conf.kv.events == "off":
                 trust.source_why = OFF
                 continue
@@ -119,31 +122,41 @@ class Caches:
                 source, why = (None, NOT_ASKED) if found is None else found.of(engine.line)
             trust.source_why = why
             if source is not None and now >= trust.drift.until and not engine.line.down:
-                wanted[key] = Wanted(engine.index_slot, source)
+                wanted[_feed(engine)] = Wanted(engine.index_slot, source)
         if wanted == self._wanted:
             return
         former, self._wanted = self._wanted, wanted
         self._subscriber.follow(wanted)
+        slots = self._slots()
         for key in former.keys() - wanted.keys():
-            if key in self._engines:
+            if former[key].slot in slots:
                 self._subscriber.clear(former[key].slot)
+
+    def _slots(self) -> set[int]:
+        """Of engines that are there. One server in several upstreams has one slot."""
+        return {engine.index_slot for engine in self._engines.values()}
 
     # ---- what others tell and ask ----
 
-    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
-        """A prompt's matched tokens as predicted, and as the engine itself counted them."""
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> bool:
+        """A prompt's matched tokens as predicted, and as the engine itself counted them. True: they
+        have just proved to disagree.
+        """
         trust = self._fresh(engine)
         state = trust.standing(now).state
         if self.index is None or state not in (EXACT, HEALING):
-            return
+            return False
         if state == HEALING and predicted < actual:
             trust.drift.forget()  # what is missing is known to be
-            return
+            return False
         size = self.index.block_size(engine.index_slot) or 16
         if trust.drift.observe(predicted, actual, size, now):
             self._follow()
-        elif state == HEALING and trust.drift.agrees and self._subscriber is not None:
-            self._subscriber.complete((engine.upstream, engine.address))
+            return True
+        if state == HEALING and trust.drift.agrees and self._subscriber is not None:
+            self._subscriber.complete(_feed(engine))
+            trust.forgive()
+        return False
 
     def tokens(self, engine: Engine, ok: bool, reason: str = "", usable: bool = True) -> None:
         """Whether the gateway's token ids are the engine's; `usable`: equal among themselves."""
@@ -164,19 +177,19 @@ class Caches:
         """Whether its cache is followed by decisions."""
         return self.standing(engine).state not in (EXACT, HEALING)
 
-    def worst(self, engine: Engine) -> str:
-        """What the most doubtful worker thinks of it, "" where none does."""
-        word = self._board.highest(place(engine.slot))
-        return STATES[word - 1] if 0 < word <= len(STATES) else ""
+    def worst(self, engine: Engine) -> Standing:
+        """What the most doubtful worker thinks of it; a state of "" where none does."""
+        word, reason = self._board.highest(place(engine.slot))
+        return Standing(STATES[word - 1], reason) if 0 < word <= len(STATES) else Standing("")
 
     def _rejoin(self, engine: Engine) -> None:
         """What decisions put into its picture goes, and its events are followed from the start."""
         if self._subscriber is not None:
-            self._subscriber.rejoin((engine.upstream, engine.address))
+            self._subscriber.rejoin(_feed(engine))
 
     def _fresh(self, engine: Engine) -> Trust:
         if self._subscriber is not None:
-            view = self._subscriber.view((engine.upstream, engine.address))
+            view = self._subscriber.view(_feed(engine))
             engine.trust.stream = None if view is None else view.standing
         return engine.trust
 
@@ -186,14 +199,15 @@ class Caches:
         """What has changed since the last time."""
         refollow = False
         for group, engine in self._aware():
-            key = engine.upstream, engine.address
             trust = self._fresh(engine)
-            view = None if self._subscriber is None else self._subscriber.view(key)
-            if view is not None:
+            view = None if self._subscriber is None else self._subscriber.view(_feed(engine))
+            if view is not None and self.index is not None:
+                trust.short(self.index.short(engine.index_slot))
                 sent = self._table.ledger.core.load(engine.slot).dispatched
-                was = trust.silent
+                was = trust.silent or trust.restless
                 trust.silent = trust.silence.look(sent, view.heard_at, now, group.conf.kv.quiet_s)
-                if was and not trust.silent:
+                trust.restless = trust.unrest.look(view.tally.restarts, now)
+                if was and not (trust.silent or trust.restless):
                     self._rejoin(engine)
                 if not view.connected:
                     self._ask_again(engine, now)
@@ -216,11 +230,13 @@ class Caches:
     def _say(self, engine: Engine, standing: Standing, now: float) -> None:
         """On the board, and where no other worker has said so, in the log."""
         key, state = (engine.upstream, engine.address), standing.state
-        if self._said.get(key, ("", 0.0))[0] != state:
-            self._said[key] = state, now
-            self._board.say(place(engine.slot), WORDS[state])
+        said, since = self._said.get(key, (None, now))
+        if said != standing:
+            since = since if said is not None and said.state == state else now
+            self._said[key] = standing, since
+            self._board.say(place(engine.slot), WORDS[state], standing.reason)
         brief = state == HEALING or standing.reason == NOT_ASKED  # mostly over soon
-        if self._logged.get(key) == state or (brief and now - self._said[key][1] < BRIEF_S):
+        if self._logged.get(key) == state or (brief and now - since < BRIEF_S):
             return
         self._logged[key] = state
         if not self._board.speak(place(engine.slot), WORDS[state]):
@@ -236,18 +252,22 @@ class Caches:
     # ---- what it shows ----
 
     def status(self, engine: Engine) -> dict[str, Any] | None:
-        """Of the worker that answers, but for `worst`; None where nothing is followed."""
+        """Of the worker that answers, but for `worst*`; None where nothing is followed."""
         if engine.index_slot < 0 or self.index is None:
             return None
-        standing = self.standing(engine)
+        standing, worst = self.standing(engine), self.worst(engine)
+        if worst.state in ("", standing.state):
+            worst = standing  # its own is fresher
         shown: dict[str, Any] = {
             "trust": standing.state,
             "reason": standing.reason,
-            "worst": self.worst(engine) or standing.state,
+            "worst": worst.state,
+            "worst_reason": worst.reason,
             "block_size": self.index.block_size(engine.index_slot),
+            **_capacity(engine),
             "events": None,
         }
-        key = engine.upstream, engine.address
+        key = _feed(engine)
         view = None if self._subscriber is None else self._subscriber.view(key)
         if view is not None and key in self._wanted:
             heard = view.heard_at
@@ -260,3 +280,17 @@ class Caches:
                 **view.tally.counts(),
             }
         return shown
+
+
+def _capacity(engine: Engine) -> dict[str, Any]:
+    """How many tokens its cache is taken to hold, and who says so."""
+    written = engine.team.group.conf.kv.capacity_tokens
+    for tokens, who in ((written, "kv_capacity"), (engine.capacity_tokens, "engine")):
+        if tokens:
+            return {"capacity_tokens": tokens, "capacity_from": who}
+    return {"capacity_tokens": engine.team.kv_tokens, "capacity_from": "profile"}
+
+
+def _feed(engine: Engine) -> Key:
+    """What its events are followed under: the same for one server in several upstreams."""
+    return engine.address, str(engine.index_slot)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from native._core import Index
 
 SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
+# Replies of these count the tokens of the whole prompt.
+COUNTED = frozenset({b"/v1/chat/completions", b"/v1/completions"})
 SETTLE_S = 0.5  # after its request's end: then the engine's events, which are late, are the truth
 
 
@@ -35,8 +37,10 @@ class Trust(Protocol):
     def assumes(self, engine: Engine) -> bool:
         """Whether its cache is followed by decisions, as its events are not."""
 
-    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
-        """An engine said what it found; times are monotonic seconds."""
+    def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> bool:
+        """An engine said what it found; times are monotonic seconds. True: this has just proved
+        that it is something else than what is known.
+        """
 
 
 class Decisions:
@@ -88,6 +92,10 @@ class Decisions:
         cached = -1
         if leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
+            if kv.source == "local" and kv.alone and kv.path in COUNTED and leg.prompt_tokens > 0:
+                assert kv.prompt is not None
+                engine = ctx.attempts[-1].engine
+                kv.tokens.counted(engine, kv.prompt.tokens, leg.prompt_tokens)
         self._counts.request(kv, cached)
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
         # something else than lay there when it was sent: that says nothing of the events.
@@ -95,4 +103,6 @@ class Decisions:
         at_once = row is not None and not row.waiting and not row.predicted
         if cached >= 0 and kv.comparable and at_once:
             engine = ctx.attempts[-1].engine
-            self._trust.observe(engine, kv.matched, cached, monotonic())
+            wrong = self._trust.observe(engine, kv.matched, cached, monotonic())
+            if wrong and kv.source == "local":
+                kv.tokens.suspect(engine)

@@ -216,6 +216,12 @@ class EngineTable:
         """
         known = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
         groups: dict[str, Group] = {}
+        slots = {
+            _cache(g.conf, e.line): e.index_slot
+            for g in self.groups.values()
+            for e in g.engines
+            if e.index_slot >= 0
+        }
         for conf in upstreams:
             engines = tuple(
                 self._engine(conf, line, known.pop((conf.name, line.address), None))
@@ -223,7 +229,10 @@ class EngineTable:
             )
             for engine in engines:
                 if self.index is not None and conf.kv.aware and engine.index_slot < 0:
-                    engine.index_slot = self.index.add_engine(conf.kv.block_size)
+                    cache = _cache(conf, engine.line)
+                    if cache not in slots:
+                        slots[cache] = self.index.add_engine(conf.kv.block_size)
+                    engine.index_slot = slots[cache]
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
             former = self.groups.get(conf.name)
             groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)
@@ -272,3 +281,10 @@ class EngineTable:
         for group in self.groups.values():
             for engine in group.engines:
                 engine.close()
+
+
+def _cache(conf: Upstream, line: EngineLine) -> tuple[object, ...]:
+    """What an engine's slot in the index stands for. One server in several upstreams has one cache,
+    and is followed once where all of them say the same of it.
+    """
+    return line.address, line.events, line.replay, conf.kv.events, conf.kv.block_size

@@ -23,7 +23,7 @@ from gateway.feed import Context, Feed, Index, Socket, View, Wanted
 from gateway.logs import log
 from gateway.tally import Tally
 
-Key = tuple[str, str]  # upstream, address of the engine
+Key = tuple[str, str]  # of a feed: any two words
 
 REPLAYS_MAX = 16  # at a time: what they send lies in memory
 FILES_PER_FEED = 6  # those of a subscription, its monitor and a replay
@@ -230,7 +230,7 @@ class Subscriber:
         for feed in self._feeds.values():
             if now >= feed.due:
                 if feed.is_open:
-                    feed.tick(now)
+                    feed.tick(context, now)
                 else:
                     feed.open(context, now)
                     self._touch(feed)

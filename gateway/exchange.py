@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 class Exchange:
     __slots__ = (
-        "_pipeline", "_replays", "_started", "_successor", "_timer", "_tried", "_waiter",
-        "ctx", "over",
+        "_pipeline", "_replays", "_started", "_successor", "_taken", "_timer", "_tried",
+        "_waiter", "ctx", "over",
     )  # fmt: skip
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
@@ -43,6 +43,7 @@ class Exchange:
         self.over = False
         self._pipeline = pipeline
         self._tried: tuple[Engine, ...] = ()
+        self._taken: Engine | None = None  # whom the ledger has a leg of this request at
         self._replays = 0
         self._successor: Engine | None = None  # picked while a discarded reply's head was looked at
         self._started = 0.0
@@ -86,9 +87,9 @@ class Exchange:
         return pick(group, key, self._tried, now, getrandbits(64), ctx.how)
 
     def _go(self, engine: Engine) -> None:
-        """Starts a leg to an engine; it is in the ledger until `leg_done`."""
+        """Starts a leg to an engine; it is in the ledger until `leg_done`, or a fault."""
         ctx = self.ctx
-        ctx.engine = engine
+        ctx.engine = self._taken = engine
         if ctx.kv is None or ctx.kv.choice is None:
             self._pipeline.ledger.take(engine.slot)
         else:
@@ -103,15 +104,15 @@ class Exchange:
             leg.start()
         except RuntimeError:  # the client left in the meantime
             ctx.leg = ctx.attempts[-1].leg if ctx.attempts else None
-            self._give(engine, -1)
             self.abandon()
 
-    def _give(self, engine: Engine, tokens: int) -> None:
-        """The leg is out of the ledger."""
+    def _give(self, tokens: int = -1) -> None:
+        """The leg is out of the ledger, if one is there."""
         kv = self.ctx.kv
-        if kv is None or kv.ticket is None:
+        engine, self._taken = self._taken, None
+        if engine is not None and (kv is None or kv.ticket is None):
             self._pipeline.ledger.give(engine.slot)
-        else:
+        elif engine is not None and kv is not None:
             self._pipeline.decisions.over(kv, tokens)
 
     # ---- what the relay calls ----
@@ -147,7 +148,7 @@ class Exchange:
     def leg_done(self, leg: Leg) -> None:
         """Exactly once per leg."""
         try:
-            self._give(self.ctx.engine, leg.completion_tokens)  # type: ignore[arg-type]
+            self._give(leg.completion_tokens)
             self._ended(leg)
         except Exception:
             log.exception("request %s: fault after a leg", self.ctx.request_id)
@@ -272,6 +273,7 @@ class Exchange:
         if self.over:
             return
         self.over = True
+        self._give()
         if self._timer is not None:
             self._timer.cancel()
         ctx = self.ctx

@@ -26,6 +26,7 @@ RECONNECT_MS, RECONNECT_MAX_MS = 100, 5_000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 15_000  # a host that vanished says no goodbye
 BURST = 256  # batches of one engine before the others get a turn
 FAILED_S = 5.0  # a socket that could not be opened is tried again
+REDIAL_S = 15.0  # libzmq tries no more once its peer has broken the protocol: a new socket does
 END = b"\xff" * 8  # the number behind a replay's last batch
 NO_BIND = "; hint: a publisher whose endpoint has no * connects instead of binding"
 NO_READ = "a batch of its events could not be read"
@@ -112,6 +113,9 @@ class Feed:
         self._stream = Stream(bool(self.source.replay), now, self._tally)
         self._failure = ""
         self.due = self._stream.due
+        self._dial(context, now)
+
+    def _dial(self, context: Context, now: float) -> None:
         try:
             self._live = live = context.socket(zmq.SUB)
             live.rcvhwm = RECEIVE_MAX
@@ -226,10 +230,15 @@ class Feed:
                 seq = int.from_bytes(frames[2], "big")
                 self._do(self._stream.replayed(seq, frames[3], now))
 
-    def tick(self, now: float) -> None:
-        if self.asks is not None:
+    def tick(self, context: Context, now: float) -> None:
+        if self._stream.why == NOT_CONNECTED:
+            self.close()
+            self._dial(context, now)
+        elif self.asks is not None:
             self._stream.put_off(now)  # the replay waits for its turn, not for the engine
         self._do(self._stream.tick(now))
+        if self._stream.why == NOT_CONNECTED and self.is_open:
+            self.due = now + REDIAL_S
 
     def complete(self) -> None:
         """What the engine reports of its hits agrees with what is known of it."""
@@ -252,7 +261,8 @@ class Feed:
             else:
                 self._end_replay()
                 self.asks = value if kind == "ask" and isinstance(value, int) else None
-        self.due = stream.due
+        if stream.why != NOT_CONNECTED:
+            self.due = stream.due
         self._touched(self)
 
     def look(self) -> None:

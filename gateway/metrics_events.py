@@ -62,7 +62,7 @@ class EventCollector(Collector):
         made = families(ALL)
         for group in self._table.groups.values():
             for engine in group.engines if group.conf.kv.aware else ():
-                worst = self._caches.worst(engine)
+                worst = self._caches.worst(engine).state
                 for state in STATES:
                     labels = (group.name, engine.address, state)
                     add(made, TRUST, labels, int(state == worst))

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from gateway.counts_kv import HISTOGRAMS
 from gateway.metrics import Declared, add, buckets, families
 from gateway.routed import REASONS, SOURCES, TIERS
-from gateway.tokens import STATES
+from gateway.token_source import STATES
 
 if TYPE_CHECKING:
     from gateway.counts_kv import KvCounts

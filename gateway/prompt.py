@@ -19,12 +19,12 @@ from engines.vllm.chat import Ids, PromptInput, Texts
 from gateway.engine_tokens import NoIds, Question
 from gateway.paths import PROMPTED
 from gateway.routed import Routed
-from gateway.vocabulary import BODY_INLINE
 from native._core import Prompt
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.tokens import TokenSource
+    from gateway.token_source import TokenSource
+    from gateway.vocabulary import Vocabulary
 
 # Parts of a body in an order in which a conversation only grows at its end.
 _PARTS = ("tools", "system", "instructions", "messages", "prompt", "input")
@@ -63,7 +63,7 @@ def begin(kv: Routed) -> bool:
             return False
         approximate(kv, source.reason)
         return True
-    if len(body) > BODY_INLINE:
+    if not vocabulary.reads_quickly(body):
         return False
     start = monotonic()
     found = vocabulary.read(kv.path, body)
@@ -71,7 +71,7 @@ def begin(kv: Routed) -> bool:
         kv.found = found
         kv.tokenize_s = monotonic() - start
         return False
-    done = _settle(kv, found)
+    done = _settle(kv, found, vocabulary)
     kv.tokenize_s = monotonic() - start
     return done
 
@@ -82,7 +82,7 @@ async def finish(kv: Routed) -> None:
     source = kv.tokens
     vocabulary = source.vocabulary
     unread = vocabulary is not None and not kv.source and not kv.reason
-    if not (unread and await source.in_thread(_read, kv)):
+    if not (unread and await source.in_thread(_read, kv, vocabulary)):
         if source.may_ask:
             await _ask(kv)
         else:
@@ -90,21 +90,20 @@ async def finish(kv: Routed) -> None:
     kv.tokenize_s += monotonic() - start
 
 
-def _read(kv: Routed) -> bool:
+def _read(kv: Routed, vocabulary: Vocabulary) -> bool:
     """`begin` without a care for how long it takes: runs in a thread."""
     found = kv.found
     if found is None:
-        assert kv.tokens.vocabulary is not None and kv.body is not None
-        found = kv.tokens.vocabulary.read(kv.path, kv.body)
-    return _settle(kv, found)  # type: ignore[arg-type]
+        assert kv.body is not None
+        found = vocabulary.read(kv.path, kv.body)
+    return _settle(kv, found, vocabulary)  # type: ignore[arg-type]
 
 
-def _settle(kv: Routed, found: PromptInput) -> bool:
+def _settle(kv: Routed, found: PromptInput, vocabulary: Vocabulary) -> bool:
     """Makes the prompt of what was read. False: an engine must be asked. Of several prompts the
     first counts: all of them go to one engine.
     """
-    source, vocabulary = kv.tokens, kv.tokens.vocabulary
-    assert vocabulary is not None
+    source = kv.tokens
     kv.found = None
     try:
         if isinstance(found, Texts):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.engines import Group
-    from gateway.tokens import TokenSource
+    from gateway.token_source import TokenSource
     from native._core import Choice, Prompt, Scan, Ticket
 
 TIERS = ("device", "host", "disk", "remote", "predicted")

@@ -4,6 +4,9 @@
        │  └───→ engine    they are not here, differ, or `tokenizer remote`: engines are asked
        └──────→ bytes     no engine tokenises, or `tokenizer off`
 
+An engine that counts other numbers of tokens than are made here, or finds other prefixes than its
+events tell of, is compared once more: another version of the model may have come up at its address.
+
 Invariants: an upstream works from the first request on, whatever its state; a change of state is
 logged once, with its reason; a tokenizer that disagrees with an engine is never used.
 """
@@ -15,12 +18,13 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gateway import probes
 from gateway.conf import hub
 from gateway.engine_tokens import EngineTokens, NoIds, Question
-from gateway.logs import NOTICE, log
+from gateway.logs import log
+from gateway.token_source import AGAIN_S, TokenSource
 from gateway.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -28,53 +32,9 @@ if TYPE_CHECKING:
     from gateway.engines import EngineTable, Group
     from gateway.models import Models
 
-STATES = ("loading", "local", "engine", "bytes")
 THREADS = 2  # per worker: large prompts are read there, and tokenizers loaded
 CARDS_S = 5.0  # that engines have to say what they serve, before they are asked for ids
 RETRY_S = 2.0  # until the next try where engines did not answer
-AGAIN_S = 300.0  # until the files are looked for again
-_T = TypeVar("_T")
-
-
-class TokenSource:
-    """Of one upstream. What the prompt phase reads of it are plain attributes."""
-
-    def __init__(self, conf: TokenizerSource, engine: EngineTokens, pool: ThreadPoolExecutor):
-        self.conf = conf
-        self.engine = engine
-        self.state = "loading"
-        self.reason = "loading"  # a word of `routed.REASONS`: why prompts are not local
-        self.why = ""  # for people
-        self.verdict = ""  # of the comparison with an engine: "" = none yet, agrees, differs
-        self.folder = ""
-        self.vocabulary: Vocabulary | None = None  # only while it is in use
-        self.block_sizes: tuple[int, ...] = ()  # of the engines, so that hashes are made at once
-        self.since = monotonic()
-        self._pool = pool
-
-    @property
-    def asks(self) -> bool:
-        """Whether every prompt is asked of an engine."""
-        return self.state == "engine"
-
-    @property
-    def may_ask(self) -> bool:
-        """Whether an engine may be asked for a prompt that cannot be read here."""
-        return self.conf.kind != "off"
-
-    async def in_thread(self, call: Callable[..., _T], *args: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
-
-    def become(self, upstream: str, state: str, reason: str, why: str) -> None:
-        """Another state; logged where it changes."""
-        if (self.state, self.why) == (state, why):
-            return
-        self.state, self.reason, self.why = state, reason, why
-        level = "approximate" if state == "bytes" else "exact"
-        how = {"local": "here", "engine": "by the engines", "bytes": "not at all"}.get(state)
-        if how is not None:
-            log.log(NOTICE, "upstream `%s`: prompts are tokenised %s (%s): %s",
-                    upstream, how, level, why)  # fmt: skip
 
 
 class TokenSources:
@@ -135,7 +95,7 @@ class TokenSources:
     # ---- one upstream ----
 
     async def _follow(self, name: str, source: TokenSource) -> None:
-        """Until its state is final."""
+        """For as long as the upstream has this source."""
         while True:
             try:
                 wait_s = await self._step(name, source)
@@ -145,12 +105,16 @@ class TokenSources:
                 wait_s = AGAIN_S
             self.changed(name, source)
             if wait_s is None:
-                return
-            await asyncio.sleep(wait_s)
+                await source.doubt.wait()
+                source.doubt.clear()
+            else:
+                await asyncio.sleep(wait_s)
 
     async def _step(self, name: str, source: TokenSource) -> float | None:
         """Brings a source on; how long to wait for the next step, None = it is done."""
         group = self._table.groups[name]
+        if source.doubted is not None and source.vocabulary is not None:
+            return await self._compare_again(group, source)
         if source.conf.kind == "off":
             source.become(name, "bytes", "off", "`tokenizer off`")
             return None
@@ -216,6 +180,31 @@ class TokenSources:
         source.vocabulary = loaded
         source.become(group.name, "local", "", f"{loaded.folder}, {verdict.why}")
         return None
+
+    async def _compare_again(self, group: Group, source: TokenSource) -> float | None:
+        """An engine is suspect: what was taken into use goes if a probe differs."""
+        loaded, engine = source.vocabulary, source.doubted
+        assert loaded is not None and engine is not None
+
+        async def ask(question: Question) -> list[int]:
+            return (await self._engine.of(group.latest(), engine, question)).ids
+
+        try:
+            verdict = await probes.compare(loaded, self._model(group) or "", ask)
+        except NoIds as error:
+            if error.reason == "unreachable" and engine in group.latest().engines:
+                return RETRY_S
+            verdict = probes.Verdict(None, "it offers no /tokenize to compare with")
+        source.doubted = None
+        if verdict.agrees is not False:
+            log.warning(
+                "upstream `%s`: what engine %s says of prompts is not what is known here; %s",
+                group.name, engine.address, verdict.why,
+            )  # fmt: skip
+            return None
+        source.verdict, source.vocabulary = "differs", None
+        why = f"{loaded.folder} is not what engine {engine.address} uses: {verdict.why}"
+        return await self._by_engines(group, source, why, last=True)
 
     async def _by_engines(
         self, group: Group, source: TokenSource, why: str, last: bool = False

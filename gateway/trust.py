@@ -7,8 +7,8 @@
     blind        as approximate, and it should not be so: its events do not come
 
 Invariant: the first that holds of these decides: its tokens are not ours, it has no events, its
-hits contradict what its events say, it cannot be reached, it is silent under traffic, its stream
-of events is not whole.
+hits contradict what its events say, it cannot be reached, it is silent under traffic, it
+restarts again and again, its stream of events is not whole, the index had no room for all of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ DRIFT_S = 300.0  # then its events are believed again, from their beginning
 QUIET_REQUESTS = 10  # that many requests without an event are traffic
 CONTRADICTS = "predictions and the engine's cached tokens disagree"
 NOT_ASKED = "it has not said yet where it publishes"
+RESTARTS, RESTARTS_S = 5, 60.0  # so many in that time are no restarts
+RESTLESS = (
+    f"it has restarted {RESTARTS} times within {RESTARTS_S:g}s, by its events: do several engines "
+    "publish at its endpoint?"
+)
+NO_ROOM = "the index has no room for all of its blocks; hint: kv_index_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +101,29 @@ class Silence:
         return f"no KV events for {quiet_s:g}s under traffic"
 
 
+class Unrest:
+    """Whether an engine restarts again and again, by the numbers of its events."""
+
+    __slots__ = ("_seen", "_times")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._times: deque[float] = deque(maxlen=RESTARTS)
+
+    def look(self, restarts: int, now: float) -> bool:
+        """`restarts`: ever."""
+        self._times.extend([now] * min(max(restarts - self._seen, 0), RESTARTS))
+        self._seen = restarts
+        return len(self._times) == RESTARTS and now - self._times[0] < RESTARTS_S
+
+
 class Trust:
     """Of one engine. What is set from outside: `source_why`, `tokens_why`, `stream`."""
 
-    __slots__ = ("drift", "silence", "silent", "source_why", "stream", "tokens_why", "unusable")
+    __slots__ = (
+        "_forgiven", "_short", "drift", "restless", "silence", "silent", "source_why", "stream",
+        "tokens_why", "unrest", "unusable",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tokens_why = ""  # why its token ids are not ours, "" where they are
@@ -108,6 +133,19 @@ class Trust:
         self.silent = ""  # why it is called silent
         self.drift = Drift()
         self.silence = Silence()
+        self.restless = False  # its events are of several engines, as it seems
+        self.unrest = Unrest()
+        self._short = 0  # blocks that it announced and that there was no room for
+        self._forgiven = 0  # of them, those that its hits have not missed
+
+    def short(self, blocks: int) -> None:
+        """How many blocks there was no room for since it was empty."""
+        self._short = blocks
+        self._forgiven = min(self._forgiven, blocks)
+
+    def forgive(self) -> None:
+        """Its hits have been as expected for long."""
+        self._forgiven = self._short
 
     def standing(self, now: float) -> Standing:
         if self.tokens_why:
@@ -121,6 +159,10 @@ class Trust:
             return Standing(BLIND, NOT_ASKED)
         if self.stream.state != BLIND and self.silent:
             return Standing(BLIND, self.silent)
+        if self.restless:
+            return Standing(APPROXIMATE, RESTLESS)
+        if self.stream.state == EXACT and self._short > self._forgiven:
+            return Standing(HEALING, NO_ROOM)
         return self.stream
 
     def by_events(self, now: float) -> bool:

@@ -16,6 +16,7 @@ from native._core import Prompt, Template, Tokenizer
 CACHE_BYTES = 64 << 20  # of texts and their ids, per tokenizer
 # What is read on the event loop: a millisecond of it at most. Larger goes to a thread.
 BODY_INLINE = 64 << 10  # bytes of JSON
+MESSAGES_INLINE = 100
 TEXT_INLINE = {"fastokens": 32 << 10, "tokenizers": 1 << 10}  # bytes that no cache holds
 
 
@@ -44,6 +45,11 @@ class Vocabulary:
     def read(self, path: bytes, body: bytes) -> PromptInput:
         """What the engine will make of a request."""
         return read(path.decode("ascii", "replace"), body, self.model)
+
+    @staticmethod
+    def reads_quickly(body: bytes) -> bool:
+        """Whether `read` is quick enough for the event loop."""
+        return len(body) <= BODY_INLINE and body.count(b'"role"') <= MESSAGES_INLINE
 
     def is_quick(self, text: str) -> bool:
         """Whether `prompt` is quick enough for the event loop."""

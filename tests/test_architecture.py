@@ -39,7 +39,7 @@ RANKS = (
         "counts_kv", "counts_events", "responses", "upstream",
     ),
     ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
-    ("probes",),
+    ("probes", "token_source"),
     ("tokens",),
     ("made", "limits", "policy", "secure"),
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),

@@ -7,6 +7,12 @@
 
 use crate::msgpack::Reader;
 
+/// Blocks of one event, and their tokens; one that has more makes no sense.
+const BLOCKS_MAX: usize = 1 << 20;
+const TOKENS_MAX: usize = 1 << 24;
+/// Room for numbers that is kept between batches.
+const KEPT: usize = 1 << 16;
+
 /// Why something could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -142,6 +148,8 @@ pub struct Decoder {
 impl Decoder {
     /// Hands every event of a batch to `sink`, in order.
     pub fn decode(&mut self, payload: &[u8], mut sink: impl FnMut(Event<'_>)) -> Header {
+        self.hashes.shrink_to(KEPT);
+        self.tokens.shrink_to(KEPT);
         let mut header = Header::default();
         let mut fault = |fault: Fault| header.faults[fault as usize] += 1;
         let mut reader = Reader::new(payload);
@@ -229,7 +237,7 @@ impl Decoder {
         }
         let small = |value: u64| u32::try_from(value).ok();
         match field {
-            Field::Hashes => list(reader, &mut self.hashes, hash)?,
+            Field::Hashes => hashes(reader, &mut self.hashes)?,
             Field::Tokens => tokens(reader, &mut self.tokens)?,
             Field::Parent => event.parent = Some(hash(reader)?),
             Field::BlockSize => event.block_size = small(reader.unsigned()?)?,
@@ -251,27 +259,24 @@ impl Decoder {
     }
 }
 
-/// Reads an array into `out`. The announced length is not believed when memory is asked for.
-#[inline]
-fn list<'a, T>(
-    reader: &mut Reader<'a>,
-    out: &mut Vec<T>,
-    mut item: impl FnMut(&mut Reader<'a>) -> Option<T>,
-) -> Option<()> {
-    let items = reader.array()?;
+/// The head of a list of at most so many. The announced length is not believed when memory is asked for.
+fn list<T>(reader: &mut Reader<'_>, out: &mut Vec<T>, most: usize) -> Option<usize> {
+    let items = reader.array().filter(|items| *items <= most)?;
     out.clear();
     out.reserve(items.min(reader.left()));
-    for _ in 0..items {
-        out.push(item(reader)?);
+    Some(items)
+}
+
+fn hashes(reader: &mut Reader<'_>, out: &mut Vec<u64>) -> Option<()> {
+    for _ in 0..list(reader, out, BLOCKS_MAX)? {
+        out.push(hash(reader)?);
     }
     Some(())
 }
 
 /// Reads an array of token ids, which are most of what an engine sends.
 fn tokens(reader: &mut Reader<'_>, out: &mut Vec<u32>) -> Option<()> {
-    let items = reader.array()?;
-    out.clear();
-    out.reserve(items.min(reader.left()));
+    let items = list(reader, out, TOKENS_MAX)?;
     loop {
         reader.run(items - out.len(), |id| out.push(id));
         if out.len() == items {

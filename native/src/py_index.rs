@@ -229,17 +229,22 @@ impl Index {
 
     /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
     fn tokens(&self, slot: usize) -> u64 {
-        self.inner.tokens(Self::slot(slot))
+        self.inner.sizes(Self::slot(slot)).tokens
     }
 
     /// Blocks an engine has said it has, in all its groups.
-    fn held(&self, py: Python<'_>, slot: usize) -> usize {
-        py.detach(|| self.inner.sizes(Self::slot(slot)).0)
+    fn held(&self, slot: usize) -> usize {
+        self.inner.sizes(Self::slot(slot)).held
     }
 
     /// Blocks an engine has announced that wait for a parent to be known.
-    fn waiting(&self, py: Python<'_>, slot: usize) -> usize {
-        py.detach(|| self.inner.sizes(Self::slot(slot)).1)
+    fn waiting(&self, slot: usize) -> usize {
+        self.inner.sizes(Self::slot(slot)).waiting
+    }
+
+    /// Blocks an engine has announced and that are not credited for want of room, since it was empty.
+    fn short(&self, slot: usize) -> u64 {
+        self.inner.sizes(Self::slot(slot)).short
     }
 
     /// Sizes now, and counts since the start.

@@ -97,21 +97,35 @@ def test_quiet_0_switches_it_off() -> None:
     assert not any(silent([(float(t), 5 * t, None) for t in range(0, 700, 5)], quiet_s=0.0))
 
 
+def test_restarts_again_and_again_are_several_engines() -> None:
+    one = followed(Standing(EXACT))
+    told = [(0.0, 1), (20.0, 2), (40.0, 3), (70.0, 4), (90.0, 5), (95.0, 6), (96.0, 7)]
+    seen = [one.unrest.look(restarts, now) for now, restarts in told]
+    assert seen == [False] * 6 + [True], "five within a minute"
+    one.restless = seen[-1]
+    assert one.standing(96.0) == Standing(APPROXIMATE, trust.RESTLESS)
+    assert one.unrest.look(7, 131.0) is False
+
+
 def test_the_worst_word_of_all_workers_is_seen_and_a_dead_workers_is_not() -> None:
     board = Board(3, 8)
     board.bind(1)
-    board.say(5, 1)
+    board.say(5, 1, "well")
     board.bind(2)
-    board.say(5, 4)
-    assert board.highest(5) == 4
-    assert board.highest(4) == 0
+    board.say(5, 4, "its port is closed: ü" + 300 * "x")
+    board.say(4, 2, "a neighbour")
+    word, reason = board.highest(5)
+    assert word == 4 and reason.startswith("its port is closed: ü") and len(reason) < 200
+    assert board.highest(3) == (0, "")
+    board.say(5, 4, "short")
+    assert board.highest(5) == (4, "short")
     board.retire(2)
-    assert board.highest(5) == 1
+    assert board.highest(5) == (1, "well") and board.highest(4) == (0, "")
 
 
 def test_a_word_is_new_to_the_log_once_over_all_workers() -> None:
     board = Board(2, 4, 0)
     assert board.speak(1, 3) and not board.speak(1, 3) and board.speak(1, 1)
-    assert board.highest(1) == 0
+    assert board.highest(1) == (0, "")
     board.forget(1)
     assert board.speak(1, 1)

@@ -2,6 +2,7 @@
 
 use super::assumed::Assumed;
 use super::group::Role;
+use super::sizes::Sizes;
 use super::slot::Slot;
 use super::view::View;
 use crate::events::Decoder;
@@ -37,12 +38,22 @@ impl Engine {
     pub fn view(&self) -> View {
         let mut view = View::of(&self.slot, self.block_size());
         view.assumed = self.assumed.as_ref().map(|assumed| assumed.lane);
-        view.tokens = self.tokens();
+        view.sizes = self.sizes();
         view
     }
 
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            tokens: self.tokens(),
+            held: self.slot.entries(),
+            bytes: self.slot.bytes() + self.assumed.as_ref().map_or(0, Assumed::bytes),
+            waiting: self.slot.waiting(),
+            short: self.slot.short(),
+        }
+    }
+
     /// Tokens on the device: those of one group that keeps whole prefixes, or of the first one.
-    pub fn tokens(&self) -> u64 {
+    fn tokens(&self) -> u64 {
         let assumed = self.assumed.as_ref().map_or(0, Assumed::len);
         let groups = &self.slot.groups;
         let group = groups.iter().find(|group| group.role == Role::Whole).or(groups.first());

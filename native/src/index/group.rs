@@ -82,6 +82,8 @@ pub struct Group {
     copies: SpreadMap<(u64, Tiers), u32>,
     /// Bits of entries for disk or remote: what outlives a reset of the engine.
     lasting: usize,
+    /// Bits of entries for device or host: what does not.
+    volatile: usize,
     /// Entries on the device.
     pub device: usize,
     /// The key at which eviction goes on.
@@ -91,7 +93,7 @@ pub struct Group {
 impl Group {
     pub fn new(index: u32, lane: u16, role: Role, size: u32) -> Self {
         let (known, copies) = (Table::default(), SpreadMap::default());
-        Self { index, lane, role, size, known, copies, lasting: 0, device: 0, hand: 0 }
+        Self { index, lane, role, size, known, copies, lasting: 0, volatile: 0, device: 0, hand: 0 }
     }
 
     pub fn sequence(&self, key: u64) -> Option<u64> {
@@ -175,6 +177,11 @@ impl Group {
         if tiers.has(Tiers::DEVICE) {
             change(&mut self.device);
         }
+        for tier in [Tiers::DEVICE, Tiers::HOST] {
+            if tiers.has(tier) {
+                change(&mut self.volatile);
+            }
+        }
         for tier in [Tiers::DISK, Tiers::REMOTE] {
             if tiers.has(tier) {
                 change(&mut self.lasting);
@@ -199,17 +206,17 @@ impl Group {
     /// What the engine's reset leaves: the blocks on disk and remote. Hands out (sequence, tiers) of
     /// what goes.
     pub fn reset(&mut self, mut gone: impl FnMut(u64, Tiers)) {
-        self.copies.clear();
-        self.device = 0;
-        let entries = std::mem::take(&mut self.known);
-        for (key, entry) in entries.into_entries() {
-            let tiers = Tiers(entry as u8 & 15);
-            if tiers.has(Tiers::VOLATILE) {
-                gone(entry & SEQUENCE, tiers.and(Tiers::VOLATILE));
-            }
-            let left = tiers.without(Tiers::VOLATILE);
-            if left != Tiers::NONE {
-                self.known.insert(key, entry & SEQUENCE | u64::from(left.0));
+        if self.volatile == 0 {
+            return;
+        }
+        (self.copies, self.volatile, self.device) = (SpreadMap::default(), 0, 0);
+        let tiers = |entry: u64| Tiers(entry as u8 & 15);
+        let some = self.known.iter().filter(|(_, entry)| tiers(*entry).has(Tiers::VOLATILE));
+        for (key, entry) in some.collect::<Vec<_>>() {
+            gone(entry & SEQUENCE, tiers(entry).and(Tiers::VOLATILE));
+            match tiers(entry).without(Tiers::VOLATILE) {
+                Tiers::NONE => drop(self.known.remove(key)),
+                left => self.known.insert(key, entry & SEQUENCE | u64::from(left.0)),
             }
         }
     }

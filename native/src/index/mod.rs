@@ -7,6 +7,7 @@
 
 pub mod assumed;
 pub mod counts;
+mod earlier;
 mod engine;
 pub mod gate;
 pub mod group;
@@ -15,6 +16,7 @@ pub mod keys;
 pub mod lanes;
 pub mod orphans;
 pub mod recent;
+pub mod sizes;
 pub mod slot;
 pub mod spread;
 pub mod table;
@@ -35,7 +37,7 @@ use gate::Gate;
 use holders::Holders;
 use lanes::Lanes;
 use recent::Recent;
-use slot::{Change, Out, Retired, Slot};
+use slot::{Change, Out, Retired};
 use tiers::Tiers;
 use used::Used;
 use view::{View, Walk};
@@ -252,51 +254,6 @@ impl Index {
         }
     }
 
-    /// Tokens per block that the engine's events have; 0 if it has not said.
-    pub fn block_size(&self, slot: u16) -> u32 {
-        let views = &self.shared.read().views;
-        views.get(slot as usize).filter(|view| view.told).map_or(0, |view| view.block_size)
-    }
-
-    /// Tokens on an engine's device, as far as it has said or is assumed to hold them.
-    pub fn tokens(&self, slot: u16) -> u64 {
-        self.shared.read().views.get(slot as usize).map_or(0, |view| view.tokens)
-    }
-
-    /// The same of several engines. Clears `out` first.
-    pub fn tokens_of(&self, slots: &[u16], out: &mut Vec<u64>) {
-        let views = &self.shared.read().views;
-        out.clear();
-        out.extend(slots.iter().map(|slot| views.get(*slot as usize).map_or(0, |v| v.tokens)));
-    }
-
-    /// Blocks an engine has said it has, in all its groups, and blocks of its that wait to be known.
-    pub fn sizes(&self, slot: u16) -> (usize, usize) {
-        let sizes = |slot: &Slot| (slot.entries(), slot.waiting());
-        self.engine(slot).map_or((0, 0), |engine| sizes(&lock(&engine).slot))
-    }
-
-    pub fn stats(&self) -> IndexStats {
-        self.reap();
-        let engines: Vec<_> = lock(&self.engines).iter().flatten().cloned().collect();
-        let mut stats = IndexStats { engines: engines.len(), ..IndexStats::default() };
-        for engine in &engines {
-            let engine = lock(engine);
-            stats.orphans += engine.slot.waiting();
-            stats.bytes += engine.slot.bytes() + engine.assumed.as_ref().map_or(0, Assumed::bytes);
-        }
-        let shared = self.shared.read();
-        stats.pairs = shared.holders.len();
-        stats.blocks = shared.holders.blocks();
-        stats.bytes += shared.holders.bytes();
-        drop(shared);
-        let recent = lock(&self.recent);
-        stats.predicted = recent.len();
-        stats.bytes += recent.bytes() + self.used.bytes();
-        stats.counts = *lock(&self.totals);
-        stats
-    }
-
     fn engine(&self, slot: u16) -> Option<Arc<Mutex<Engine>>> {
         lock(&self.engines).get(slot as usize)?.clone()
     }
@@ -345,8 +302,12 @@ impl Index {
             self.publish(slot, engine.view());
         }
         lock(&self.retired).extend(out.retired.drain(..));
-        let tokens = engine.tokens();
-        self.make(&out.changes, |shared| shared.views[slot as usize].tokens = tokens);
+        let sizes = engine.sizes();
+        if !out.changes.is_empty() {
+            self.make(&out.changes, |shared| shared.views[slot as usize].sizes = sizes);
+        } else if self.sizes(slot) != sizes {
+            self.shared.write(|shared| shared.views[slot as usize].sizes = sizes);
+        }
         out.changes.clear();
     }
 

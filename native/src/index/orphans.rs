@@ -41,8 +41,8 @@ pub struct Orphans {
     runs: SpreadMap<u64, Run>,
     order: VecDeque<u64>,
     next: u64,
-    /// Key of a block -> the runs that wait for it.
-    waiting: SpreadMap<u64, Vec<u64>>,
+    /// Key of a block -> the runs that wait for it, oldest first.
+    waiting: SpreadMap<u64, VecDeque<u64>>,
     /// Where the copies of a waiting block are counted: run and place in it.
     counted: SpreadMap<Copy, (u64, usize)>,
     blocks: usize,
@@ -102,7 +102,7 @@ impl Orphans {
             run.blocks.push((key, local, copies));
         }
         self.blocks += run.blocks.len();
-        self.waiting.entry(parent).or_default().push(id);
+        self.waiting.entry(parent).or_default().push_back(id);
         self.runs.insert(id, run);
         self.order.push_back(id);
         self.shrink()
@@ -114,7 +114,9 @@ impl Orphans {
             let Some(oldest) = self.order.pop_front() else { break };
             if let Some(run) = self.take(oldest) {
                 if let Some(ids) = self.waiting.get_mut(&run.parent) {
-                    ids.retain(|id| *id != oldest);
+                    // The oldest of all is the oldest of its parent's.
+                    debug_assert_eq!(ids.front(), Some(&oldest));
+                    ids.pop_front();
                     if ids.is_empty() {
                         self.waiting.remove(&run.parent);
                     }

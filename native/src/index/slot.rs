@@ -1,6 +1,7 @@
 //! What one engine says it has cached: events in, changes of the common map out.
 
 use super::counts::{Counts, Ignored};
+use super::earlier::Earlier;
 use super::group::{key_of, Group, Released, Role};
 use super::keys::Keys;
 use super::lanes::Lanes;
@@ -11,6 +12,10 @@ use crate::events::{Place, Stored};
 
 /// Groups of one engine that are indexed; more are ignored.
 const GROUPS_MAX: usize = 16;
+/// Blocks that a reset takes out one by one; for more a lane is given up.
+const RESET_ONE_BY_ONE: usize = 1024;
+/// Lanes that one batch may give up in resets: others need them, and they come back bit by bit.
+const RESET_LANES: u64 = 8;
 
 /// A lane begins or ceases to hold a block in some tiers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +66,8 @@ pub struct Slot {
     found: Vec<Found>,
     /// Keys that became known in the event at work, with their sequence hashes.
     fresh: Vec<(u64, u64)>,
+    /// Blocks that it has announced and that there was no room for, or no lane, since it was empty.
+    short: u64,
 }
 
 impl Slot {
@@ -76,6 +83,11 @@ impl Slot {
     /// Blocks that wait for a parent.
     pub fn waiting(&self) -> usize {
         self.orphans.len()
+    }
+
+    /// Blocks that are not credited for want of room since it was empty.
+    pub fn short(&self) -> u64 {
+        self.short
     }
 
     /// Copies of blocks known to be there, each once: (block, group) pairs.
@@ -142,12 +154,13 @@ impl Slot {
                 return;
             }
         };
+        let mut earlier = Earlier::default();
         for (at, hash) in event.hashes.iter().enumerate() {
             let key = key_of(*hash);
             let next = blocks::extend(last, local(at, own));
             last = match self.groups[copy.group].sequence(key) {
                 Some(sequence) if sequence != next => {
-                    let sure = event.extra_keys.is_some() && !event.hashes[..at].contains(hash);
+                    let sure = event.extra_keys.is_some() && !earlier.has(event.hashes, at);
                     if sure {
                         self.rename(copy.group, key, next, out)
                     } else {
@@ -179,6 +192,7 @@ impl Slot {
     fn hold(&mut self, copy: Copy, sequence: u64, out: &mut Out<'_>) {
         let group = &mut self.groups[copy.group];
         if out.room == 0 && group.known.get(copy.key).is_none() {
+            self.short += 1;
             return out.counts.ignore(Ignored::Full, 1);
         }
         out.counts.stored += 1;
@@ -254,8 +268,12 @@ impl Slot {
         out.counts.cleared += 1;
         self.orphans.clear();
         self.untold.clear();
+        self.short = 0;
         for group in &mut self.groups {
-            if let Some(lane) = group.is_volatile().then(|| out.lanes.take()).flatten() {
+            let drop = group.is_volatile()
+                && group.known.len() > RESET_ONE_BY_ONE
+                && out.counts.cleared <= RESET_LANES;
+            if let Some(lane) = drop.then(|| out.lanes.take()).flatten() {
                 // A fresh lane is empty at once, whatever the old one held.
                 let fresh = Group::new(group.index, lane, group.role, group.size);
                 out.retired.push(retire(std::mem::replace(group, fresh)));
@@ -296,6 +314,7 @@ impl Slot {
                 }
             }
         }
+        self.short += dropped as u64;
         out.counts.evicted += dropped as u64;
         out.room += dropped;
         round
@@ -329,7 +348,10 @@ impl Slot {
             }
             self.rebase(size, out);
         }
-        let lane = out.lanes.take()?;
+        let Some(lane) = out.lanes.take() else {
+            self.short += event.hashes.len() as u64;
+            return None;
+        };
         self.groups.push(Group::new(index, lane, role, size));
         if self.size == 0 {
             self.size = size;

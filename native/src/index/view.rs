@@ -6,6 +6,7 @@
 
 use super::group::{Group, Role};
 use super::holders::{Holders, WORDS_MAX};
+use super::sizes::Sizes;
 use super::slot::Slot;
 
 /// Blocks whose cells are asked for ahead of their turn.
@@ -44,8 +45,7 @@ pub struct View {
     pub block_size: u32,
     /// True if the engine has said its block size.
     pub told: bool,
-    /// Tokens on its device, as far as they are known or assumed.
-    pub tokens: u64,
+    pub sizes: Sizes,
     /// Lanes that must have every block.
     whole: Vec<u16>,
     tails: Vec<Tail>,

@@ -130,7 +130,7 @@ impl Router for Gate {
             let held = match arrival.shared {
                 // An endless cache has room for anything.
                 Some(_) => u64::MAX,
-                None if self.view.events => self.index.tokens(self.slots[at]) * block,
+                None if self.view.events => self.index.sizes(self.slots[at]).tokens * block,
                 None => arrival.engines[at].cache.resident(),
             };
             (self.overlaps[at], held)

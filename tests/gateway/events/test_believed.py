@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from harness import kv_events as kv
+from harness import kv_frames
 from harness.watched import TEXT, conf
 
 from engines.sim.process import SimEngine
@@ -104,7 +105,7 @@ async def test_silence_under_traffic_is_reported(
     task.cancel()
     said = [record.getMessage() for record in caplog.records]
     assert sum("no KV events" in message for message in said) == 1
-    assert gw.app.caches.worst(gw.engines[0]) == "blind"
+    assert gw.app.caches.worst(gw.engines[0]).state == "blind"
     one.faults([])
     kv.ask(one, TEXT)
     await gw.until(lambda: gw.state()[0] != "blind", "heard of again")
@@ -153,6 +154,28 @@ async def test_hits_that_agree_for_long_make_a_part_the_whole(sim: Start, watch:
     await gw.wait("exact")
 
 
+async def test_an_index_that_is_too_small_is_said_and_is_no_contradiction(
+    sim: Start, watch: Any
+) -> None:
+    one = sim()
+    gw = await watch("kv_index_size 1m; " + conf(one.address))
+    await gw.wait("exact")
+    engine, index = gw.engines[0], gw.app.table.index
+    ids = list(range(20_000 * 16))
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.stored(ids, 16)))
+    await gw.wait("healing", "kv_index_size")
+    for _ in range(trust.ENOUGH):
+        gw.app.caches.observe(engine, 512, 4096, time.monotonic())
+    assert gw.state()[0] == "healing", "more is found than there was room to know of"
+    for _ in range(trust.WINDOW):
+        gw.app.caches.observe(engine, 4096, 4096, time.monotonic())
+    await gw.wait("exact")
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.stored(ids, 16, seed=1)))
+    await gw.wait("healing", "kv_index_size")
+    index.apply(engine.index_slot, kv_frames.batch(kv_frames.AllBlocksCleared()))
+    await gw.wait("exact")
+
+
 @pytest.mark.parametrize(
     ("waiting", "predicted", "held"), [(0, 0, [(512, 0)]), (1, 0, []), (0, 256, [])]
 )
@@ -163,7 +186,9 @@ def test_what_queues_and_siblings_change_is_no_contradiction(
     observed = []
     believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
     row = SimpleNamespace(waiting=waiting, predicted=predicted)
-    kv_of = SimpleNamespace(choice=SimpleNamespace(row=row), comparable=True, matched=512)
+    kv_of = SimpleNamespace(
+        choice=SimpleNamespace(row=row), comparable=True, matched=512, source="given"
+    )
     leg = SimpleNamespace(error=None, status=200, cached_tokens=0)
     ctx = SimpleNamespace(kv=kv_of, leg=leg, attempts=[SimpleNamespace(engine=None)])
     counts = SimpleNamespace(request=lambda *_: None)
