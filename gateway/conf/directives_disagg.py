@@ -1,4 +1,4 @@
-"""Directives of disaggregated serving: a prompt is computed by one engine, its answer by another."""
+"""Directives of disaggregated serving: one engine computes a prompt, another answers it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ DIRECTIVES = (
         default="off pending=64",
         doc="Whether prompts are computed on engines of role prefill and answered by engines of "
         "role decode.",
-        note="`auto`: for each request, where that costs less than computing the prompt where it is "
-        "answered. `always`: wherever the request allows it; one with several prompts or answers, "
+        note="`auto`: for each request, where that costs less than computing the prompt where it "
+        "is answered. `always`: wherever the request allows it; one with several prompts "
+        "or answers, "
         "of less than a block, or whose prompt cannot be read, is answered by one engine alone. "
         "Needs `kv_aware`, and engines with a KV connector (`vllm serve --kv-transfer-config`). "
         "`pending` (64): prefills that one worker has under way or waiting for their decode engine "
@@ -43,7 +44,8 @@ DIRECTIVES = (
         default="30s",
         doc="How long a prefill engine keeps the blocks of a prompt for a decode engine: its "
         "`kv_lease_duration`.",
-        note="Counted from when the prefill was asked for, less a tenth: after that what it left is "
+        note="Counted from when the prefill was asked for, less a tenth: after that what it "
+        "left is "
         "not used, but the prompt computed again.",
         wrong="Longer than the engines have it: blocks that hold something else are read, and the "
         "answer is wrong.",
@@ -56,7 +58,8 @@ DIRECTIVES = (
         (Arg("what", "choice", choices=("retry", "local", "fail")),),
         default="retry",
         doc="What follows when a prefill engine fails.",
-        note="`retry`: another one, then as `local`. `local`: the decode engine computes the prompt "
+        note="`retry`: another one, then as `local`. `local`: the decode engine computes the "
+        "prompt "
         "itself. `fail`: the client gets the error.",
         example="on_prefill_error local;",
         see=("disaggregate", "on_decode_error"),
