@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.context import Context
+    from gateway.counts_disagg import DisaggCounts
     from gateway.counts_kv import KvCounts
     from gateway.engine import Engine
     from gateway.routed import Routed
@@ -50,7 +51,10 @@ class Charge:
 
 
 class Decisions:
-    def __init__(self, index: Index | None, trust: Trust, counts: KvCounts) -> None:
+    def __init__(
+        self, index: Index | None, trust: Trust, counts: KvCounts, two: DisaggCounts
+    ) -> None:
+        self.two = two
         self._index = index
         self._trust = trust
         self._counts = counts
@@ -125,6 +129,8 @@ class Decisions:
         elif leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
+        if kv.why:
+            self.two.add(f"why/{kv.why}")
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
         # something else than lay there when it was sent: that says nothing of the events.
         row = None if kv.reader is None else kv.reader.row

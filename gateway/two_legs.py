@@ -48,7 +48,7 @@ class Owner(Protocol):
 
 class TwoLegs(Fetching):
     __slots__ = (
-        "_charge", "_failures", "_leg_id", "_owner", "_redoes", "decode", "leg", "second_s",
+        "_charge", "_failures", "_leg_id", "_owner", "_redoes", "decode", "leg",
     )  # fmt: skip
 
     decode: Engine
@@ -60,7 +60,6 @@ class TwoLegs(Fetching):
         self._failures = self._redoes = 0
         self._leg_id = ""
         self.leg: Leg | None = None  # the last prefill leg
-        self.second_s = 0.0  # from a prefill's reply to the other leg's start
 
     # ---- the first leg ----
 
@@ -115,7 +114,7 @@ class TwoLegs(Fetching):
             self._handed(leg, now)
             return
         self._let_go()
-        self.transfer.end("failed")
+        self._over("failed")
         if leg.error == "client_gone":
             self._owner.abandon()
         elif leg.error in LOST or leg.error == "total_timeout":
@@ -137,18 +136,23 @@ class TwoLegs(Fetching):
                     "role of a producer?", first.upstream, first.address,
                 )  # fmt: skip
             self._let_go()
-            self.transfer.end("failed")
+            self._over("failed")
             self._alone("not_handed")
             return
         first.handing.peer = handed.peer
         self.transfer.hold(handed, now)
         if not self.transfer.fresh(now):
+            self._over("expired")
             self._let_go()
             self._alone("expired")
             return
         kv.computed = kv.prefill
         self._owner.answer_at(self.decode)
-        self.second_s = monotonic() - now
+        two = self._pipeline.decisions.two
+        two.time("second", monotonic() - now)
+        two.time("prefill", leg.t_end - leg.t_start)
+        if handed.tokens > 0:
+            two.add("tokens", handed.tokens)
 
     def _failed(self, leg: Leg) -> None:
         """The engine did not compute the prompt."""
@@ -193,6 +197,7 @@ class TwoLegs(Fetching):
     def redone(self) -> None:
         """It is."""
         self._redoes += 1
+        self._pipeline.decisions.two.add("redone")
 
     def redo(self, leg: Leg) -> bool:
         """Likewise, for a leg that has ended; it is."""
@@ -200,7 +205,7 @@ class TwoLegs(Fetching):
             return False
         if not self.may_redo():
             return False
-        self._redoes += 1
+        self.redone()
         return True
 
     # ---- counts ----
@@ -216,11 +221,15 @@ class TwoLegs(Fetching):
             self._charge = None
             self._pipeline.decisions.prefill_over(kv, charge, done)
 
+    @property
+    def prefill_s(self) -> float:
+        """How long the last prefill leg took."""
+        return 0.0 if self.leg is None else self.leg.t_end - self.leg.t_start
+
     def receipt(self) -> bytes:
         """Header lines."""
-        leg = self.leg
-        if leg is None or self._ctx.kv is None or self._ctx.kv.computed is None:
+        if self._ctx.kv is None or self._ctx.kv.computed is None:
             return b""
-        spent_ms = (leg.t_end - leg.t_start) * 1000
-        label = self.transfer.prefill.label
-        return b"x-kvgate-prefill: %b\r\nx-kvgate-prefill-ms: %d\r\n" % (label, spent_ms)
+        return b"x-kvgate-prefill: %b\r\nx-kvgate-prefill-ms: %d\r\n" % (
+            self.transfer.prefill.label, self.prefill_s * 1000,
+        )  # fmt: skip

@@ -38,7 +38,7 @@ RANKS = (
     ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
-        "counts_kv", "counts_events", "responses", "upstream",
+        "counts_kv", "counts_events", "counts_disagg", "responses", "upstream",
     ),
     ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
     ("probes",),
@@ -48,7 +48,10 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
+    (
+        "pulse", "server", "metrics_kv", "metrics_events", "metrics_disagg", "decisions", "caches",
+        "inquiry",
+    ),
     ("fronts",),
     ("legs",),
     PHASES,

@@ -1,5 +1,6 @@
-"""Engines that fail, refuse, fall silent or cannot reach each other: outcomes as configured, never a
-wrong answer, nothing kept for ever."""
+"""Engines that fail, refuse, fall silent or cannot reach each other: outcomes as configured, never
+a wrong answer, nothing kept for ever.
+"""
 
 from __future__ import annotations
 
