@@ -70,6 +70,8 @@ docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference --example > examples/full.conf
 	$(BIN)/python -m gateway.reference errors > docs/errors.md
 	$(BIN)/python -m gateway.reference metrics > docs/metrics.md
+	$(BIN)/python -m kvbm.reference directives > docs/kvbm-directives.md
+	$(BIN)/python -m kvbm.reference metrics > docs/kvbm-metrics.md
 
 lock: ## resolve requirements-test.lock anew from pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

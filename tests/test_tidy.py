@@ -37,6 +37,8 @@ PRINTERS: dict[str, str] = {
     "gateway/demo.py": "a program for people",
     "gateway/demo_chat.py": "a program for people",
     "gateway/conf/reference.py": "writes the generated pages",
+    "kvbm/cli_ask.py": "the command line",
+    "kvbm/cli_doctor.py": "the command line",
 }
 # file -> the outermost loop or callback that must survive anything
 CATCH_ALL: dict[str, str] = {

@@ -1,0 +1,102 @@
+"""`kvbm serve` in a process of its own, with a configuration in a directory of the test's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.blocks import ROOT
+from harness.waiting import until
+
+from kvbm.asking import Asking, NoAnswer
+from kvbm.conf.model import Address
+
+DISK = "disk { path disk; size 64m; segment 1m; sync 50ms; }\n"
+
+
+class Served:
+    """Use as a context manager; `root` outlives it, so another one finds what this one left."""
+
+    def __init__(self, root: Path, text: str = DISK, **environment: str) -> None:
+        self.root = root
+        self.socket = str(root / "run" / "kvbm.sock")
+        self.file = root / "kvbm.conf"
+        self.log = root / "kvbm.log"
+        self.file.write_text(f"error_log kvbm.log info;\n{text}")
+        self.environment = environment
+        self.asking = Asking(Address(unix_path=str(root / "run" / "kvbm-admin.sock")))
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Served:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end(signal.SIGKILL)
+        self.asking.__exit__()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kvbm", "serve", "-c", str(self.file)],
+            stderr=subprocess.PIPE, text=True, env={**os.environ, **self.environment}, cwd=ROOT,
+        )  # fmt: skip
+        until(self._answers, "an answer of the daemon", 20.0)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the daemon ended: {self.said()}")
+        try:
+            return bool(self.asking.get("/health")["running"])
+        except NoAnswer:
+            return False
+
+    def said(self) -> str:
+        """What it wrote to its standard error, once it has ended."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit status."""
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        status = self.process.wait(20)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        self.process = None
+        return status
+
+    def status(self) -> dict[str, Any]:
+        document: dict[str, Any] = self.asking.get("/status")
+        return document
+
+    def tier(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.status()["tiers"][name]
+        return found
+
+    def logged(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `kvbm ARGUMENTS`."""
+    return subprocess.run(
+        [sys.executable, "-m", "kvbm", *arguments],
+        capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
+    )  # fmt: skip
