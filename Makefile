@@ -64,6 +64,7 @@ fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300 each
 	$(BIN)/python tests/fuzz/config.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/request_side.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/reply_side.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/kvbm_frames.py --seconds $(FUZZ_SECONDS)
 
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md

@@ -50,6 +50,7 @@ def application(subject: Subject) -> Starlette:
             Route("/verify", admin.verify, methods=["POST"]),
             Route("/verify", admin.verified),
             Route("/drop", admin.drop, methods=["POST"]),
+            Route("/prefetch", admin.prefetch, methods=["POST"]),
         ],
         exception_handlers={
             BadRequest: lambda _, error: JSONResponse({"error": str(error)}, 400),
@@ -141,6 +142,30 @@ class _Admin:
                     '{"all": true} with or without a namespace'
                 )
         return JSONResponse({"dropped": dropped})
+
+    async def prefetch(self, request: Request) -> Response:
+        """Brings blocks of a chain nearer: `keys`, or `hashes` of the engine with their `group`."""
+        body = await _body(request)
+        size, group = body.get("block_bytes"), body.get("group", 0)
+        match body:
+            case {"namespace": str(name), "keys": [*names]} | {
+                "namespace": str(name),
+                "hashes": [*names],
+            } if names and len(names) <= DROP_MAX and isinstance(size, int) and 0 < size < 1 << 27:
+                print = await self._namespace(name)
+            case _:
+                raise BadRequest(
+                    'say {"namespace": HEX, "block_bytes": N, "keys": [HEX, ...]}, or "hashes" in '
+                    f"place of keys, 1 to {DROP_MAX} of them"
+                )
+        keys = [_hex(one, "a key or hash", 32) for one in names]
+        if "keys" not in body:
+            if not isinstance(group, int) or not 0 <= group < 1 << 32:
+                raise BadRequest("`group` is the number of a group of layers")
+            # The way from a hash to its key is the way back.
+            keys = _core.KvbmCore.hashes(print, keys, group)
+        taken = await asyncio.to_thread(self._core.hint, print, keys, size)
+        return JSONResponse({"taken": taken}, 202)
 
     async def _namespace(self, name: str) -> bytes:
         """The fingerprint that begins like this."""

@@ -5,6 +5,7 @@ Nothing is changed but for files that are removed again.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import mmap
 import os
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kvbm.conf.model import Config, Disk
+from kvbm.conf.model import Config, Disk, Remote
+from kvbm.remote import StoreError
 from native import _core
 
 Level = Literal["ok", "warn", "bad"]
@@ -33,7 +35,7 @@ class Finding:
 
 
 def examine(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """All that can be seen without a network. Reads and writes; takes a second or two."""
+    """All that can be seen. Reads and writes, the remote store too; takes a second or two."""
     yield shared_memory()
     yield memory_lock()
     yield io_uring()
@@ -44,6 +46,8 @@ def examine(config: Config | None, environment: Mapping[str, str]) -> Iterator[F
         yield memory(config.host.size)
     if config.disk is not None:
         yield from disk(config.disk)
+    if config.remote is not None:
+        yield remote(config.remote)
     yield running(config)
 
 
@@ -149,6 +153,21 @@ def direct(path: str) -> Finding:
 def _write_page(fd: int) -> None:
     with mmap.mmap(-1, 4096) as page:
         os.pwrite(fd, page, 0)
+
+
+def remote(tier: Remote) -> Finding:
+    """Writes, reads and deletes an object."""
+    what = f"remote {tier.url}"
+    try:
+        from kvbm.remote.store import Store
+
+        asyncio.run(Store(tier).probe())
+    except ImportError as error:
+        return Finding("bad", what, str(error), "pip install 'kvgate[remote]'")
+    except StoreError as error:
+        hint = "bucket, endpoint, credentials, and the rights to get, put, list and delete"
+        return Finding("bad", what, str(error), f"check {hint}")
+    return Finding("ok", what, "an object was written, read and deleted")
 
 
 def running(config: Config) -> Finding:

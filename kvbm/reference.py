@@ -45,7 +45,7 @@ def metrics_page() -> str:
         "| name | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    for m in metrics.ALL:
+    for m in metrics.EVERY:
         values = ", ".join(sorted({value for labels, _ in m.sources for value in labels}))
         labels = f"{', '.join(m.labels)}: {values}" if m.labels else "-"
         lines.append(f"| `{m.name}` | {m.kind} | {labels} | {m.help} |")

@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields, replace
 from kvbm.conf.model import Config, Disk
 
 # Fields that take effect at once; the others are those of the running process until it restarts.
-LIVE = ("error_log", "error_level", "admin_token")
-LIVE_DISK: tuple[str, ...] = ("verify_s", "verify_rate")
+LIVE = (
+    "error_log", "error_level", "admin_token", "load_timeout_s", "store_timeout_s", "allow_uids",
+)  # fmt: skip
+LIVE_DISK = ("verify_s", "verify_rate", "reuse", "write_rate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ class Life:
     uptime_s: float
 
 
-def status(config: Config, life: Life, figures: Figures, namespaces: list[Namespace]) -> Any:
+def status(
+    config: Config, life: Life, figures: Figures, namespaces: list[Namespace]
+) -> dict[str, Any]:
     """The document of `/status`."""
     return {
         "version": life.version,

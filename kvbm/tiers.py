@@ -43,4 +43,17 @@ def open_core(config: Config) -> _core.KvbmCore:
         connections=config.connections,
         load_s=config.load_timeout_s,
         store_s=config.store_timeout_s,
+        remote_blocks=config.remote.known_blocks if config.remote else 0,
+        upload=config.remote.upload if config.remote else "off",
+    )
+
+
+def tune(core: _core.KvbmCore, config: Config) -> None:
+    """Takes over what can change while it runs (`reload.LIVE`)."""
+    core.tune(
+        load_s=config.load_timeout_s,
+        store_s=config.store_timeout_s,
+        allow_uids=config.allow_uids,
+        reuse=config.disk.reuse if config.disk else 1,
+        write_rate=config.disk.write_rate if config.disk else 0,
     )

@@ -66,7 +66,8 @@ RANKS = (
 KVBM_RANKS = (
     ("__init__", "conf"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
-    ("asking", "tiers", "admin", "doctor"),
+    ("asking", "tiers", "admin", "remote", "events"),
+    ("publisher", "doctor"),
     ("daemon",),
     ("cli",),
     ("cli_ask", "cli_doctor"),

@@ -148,12 +148,18 @@ DIRECTIVES = (
         (
             Param("replay", Arg("endpoint")),
             Param("topic", Arg("topic", "name")),
+            Param("model", Arg("name")),
             Param("buffer", Arg("batches", "int", 1, 1_000_000)),
         ),
+        repeat=True,
         reload="restart",
         doc="ZeroMQ endpoint at which blocks that come and go are told, in vLLM's format.",
         note="The gateway follows it like an engine's. `replay`: where missed batches, or all that "
-        "is there, are asked for; `buffer` (10000): batches that are kept for that.",
-        example="events tcp://*:5600 replay=tcp://*:5601 topic=kv;",
+        "is there, are asked for; `buffer` (10000): batches that are kept for that. `model`: only "
+        "blocks of engines that serve it; hashes of different models can be equal, so that a "
+        "daemon for several models needs one of these for each.",
+        wrong="No `model` where engines of different models use the daemon: hits are expected "
+        "that another model's block seems to promise.",
+        example="events tcp://*:5600 replay=tcp://*:5601 model=llama;",
     ),
 )

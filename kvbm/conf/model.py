@@ -72,11 +72,12 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """ZeroMQ endpoints as written. `replay` "" = none."""
+    """ZeroMQ endpoints as written. `replay` "" = none, `model` "" = all."""
 
     endpoint: str
     replay: str = ""
     topic: str = ""
+    model: str = ""
     buffer: int = 10_000
 
 
@@ -96,7 +97,7 @@ class Config:
     admin: tuple[Address, ...] = ()
     admin_token: str = ""
     metrics: tuple[Address, ...] = ()
-    events: Events | None = None
+    events: tuple[Events, ...] = ()
     host: Host | None = None
     disk: Disk | None = None
     remote: Remote | None = None

@@ -121,18 +121,14 @@ def _address(token: Token, text: str, setting: Setting) -> Address | None:
     return Address(read.host, read.port if not read.unix_path else 0, read.unix_path)
 
 
-def _events(root: Node, setting: Setting) -> Events | None:
-    node = root.one("events")
-    if node is None:
-        return None
-    for name in ("endpoint", "replay"):
-        written = node.get(name)
-        if written is not None and not written.startswith(("tcp://", "ipc://")):
-            message = f"{quoted(written)} is no endpoint of ZeroMQ"
-            setting.report.error(node.token(name), message, "write tcp://*:5600 or ipc:///PATH")
-    return Events(
-        endpoint=node.get("endpoint"),
-        replay=node.get("replay", ""),
-        topic=node.get("topic", ""),
-        buffer=node.get("buffer", Events.__dataclass_fields__["buffer"].default),
-    )
+def _events(root: Node, setting: Setting) -> tuple[Events, ...]:
+    found = []
+    for node in root.all("events"):
+        for name in ("endpoint", "replay"):
+            written = node.get(name)
+            if written is not None and not written.startswith(("tcp://", "ipc://")):
+                message = f"{quoted(written)} is no endpoint of ZeroMQ"
+                setting.report.error(node.token(name), message, "write tcp://*:5600 or ipc:///PATH")
+        options = {n: node.get(n) for n in ("replay", "topic", "model", "buffer") if node.get(n)}
+        found.append(Events(node.get("endpoint"), **options))
+    return tuple(found)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +17,14 @@ from harness.blocks import ROOT
 from harness.waiting import until
 
 from kvbm.asking import Asking, NoAnswer
+from kvbm.cli import main
 from kvbm.conf.model import Address
 
 DISK = "disk { path disk; size 64m; segment 1m; sync 50ms; }\n"
+
+
+class Ended(AssertionError):
+    """The daemon ended before it served."""
 
 
 class Served:
@@ -55,7 +63,7 @@ class Served:
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError(f"the daemon ended: {self.said()}")
+            raise Ended(f"the daemon ended: {self.said()}")
         try:
             return bool(self.asking.get("/health")["running"])
         except NoAnswer:
@@ -94,9 +102,45 @@ class Served:
         return text in self.log.read_text()
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `kvbm ARGUMENTS`."""
-    return subprocess.run(
-        [sys.executable, "-m", "kvbm", *arguments],
-        capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Ran:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: str) -> Ran:
+    """Runs `kvbm ARGUMENTS`, in this process: starting one takes longer than the command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(arguments)
+        except SystemExit as left:
+            status = int(left.code or 0)
+    return Ran(status, out.getvalue(), err.getvalue())
+
+
+class Whole:
+    """As `blocks.Daemon`, but all of it: configuration, administration, events."""
+
+    def __init__(self, root: Path, capacity: int = 64 << 20, points: str = "") -> None:
+        text = (
+            f"events ipc://{root}/events replay=ipc://{root}/replay;\n"
+            f"disk {{ path disk; size {capacity}; segment 1m; sync 50ms; }}\n"
+            f"socket kvbm.sock;\nadmin unix:run/kvbm-admin.sock;\n"
+        )
+        self.served = Served(root, text, KVBM_TEST_POINTS=points)
+        self.ready_s: float | None = None
+        # It may die while it opens the store, at a named place.
+        with contextlib.suppress(Ended):
+            self.served.start()
+            self.ready_s = self.served.tier("disk")["recovery_us"] / 1e6
+
+    @property
+    def is_alive(self) -> bool:
+        process = self.served.process
+        return process is not None and process.poll() is None
+
+    def end(self) -> None:
+        self.served.end(signal.SIGKILL)
+        self.served.asking.__exit__()

@@ -17,7 +17,7 @@ from harness.waiting import until
 
 from kvbm.asking import Asking, NoAnswer
 from kvbm.conf.model import Address
-from kvbm.metrics import ALL
+from kvbm.metrics import EVERY
 
 
 @pytest.fixture
@@ -120,9 +120,10 @@ def test_metrics_are_the_declared_ones(served: Served) -> None:
     reply = httpx.Client(transport=httpx.HTTPTransport(uds=str(served.asking.address.unix_path)))
     text = reply.get("http://kvbm/metrics").text
     families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    declared = {metric.name for metric in ALL}
+    declared = {metric.name for metric in EVERY}
     assert families <= {*declared, "kvbm_build_info"}
-    assert {m.name for m in ALL if not m.name.startswith("kvbm_remote")} <= families
+    off = ("kvbm_remote", "kvbm_breaker", "kvbm_event")
+    assert {m.name for m in EVERY if not m.name.startswith(off)} <= families
     assert 'kvbm_stored_total{tier="disk"} 1.0' in text
     assert 'kvbm_blocks{tier="disk"} 1.0' in text
 
@@ -171,6 +172,7 @@ def test_a_wrong_file_changes_nothing(served: Served) -> None:
         ("POST", "/drop", b"[]", "must be a JSON object"),
         ("POST", "/drop", b"{}", "keys"),
         ("POST", "/verify", b'{"rate": -1}', "bytes a second"),
+        ("POST", "/prefetch", b'{"namespace": "aaaa", "keys": []}', "block_bytes"),
     ],
 )
 def test_bad_requests_are_told(
@@ -181,3 +183,20 @@ def test_bad_requests_are_told(
         reply = client.request(method, f"http://kvbm{path}", content=body)
     assert reply.status_code == 400
     assert words in reply.json()["error"]
+
+
+def test_a_hint_brings_blocks_into_the_arena(served: Served) -> None:
+    with Engine(served.socket) as engine:
+        engine.up().store(range(4))
+        fingerprint = engine.client.fingerprint
+        assert fingerprint is not None
+        chain = [name(n) for n in range(4)]
+        assert engine.client.lookup(chain, arena=True) == bytes([2] * 4)
+        body = {
+            "namespace": fingerprint.hex(), "block_bytes": BLOCK,
+            "hashes": [one[:32].hex() for one in chain[:2]],
+        }  # fmt: skip
+        assert served.asking.post("/prefetch", body) == {"taken": 2}
+        until(lambda: engine.client.lookup(chain, arena=True) == bytes([1, 1, 2, 2]), "two of them")
+        engine.client.prefetch(chain)
+        until(lambda: engine.client.lookup(chain, arena=True) == bytes([1] * 4), "all of them")
