@@ -64,12 +64,15 @@ fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300 each
 	$(BIN)/python tests/fuzz/config.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/request_side.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/reply_side.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/kvbm_frames.py --seconds $(FUZZ_SECONDS)
 
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md
 	$(BIN)/python -m gateway.conf.reference --example > examples/full.conf
 	$(BIN)/python -m gateway.reference errors > docs/errors.md
 	$(BIN)/python -m gateway.reference metrics > docs/metrics.md
+	$(BIN)/python -m kvbm.reference directives > docs/kvbm-directives.md
+	$(BIN)/python -m kvbm.reference metrics > docs/kvbm-metrics.md
 
 lock: ## resolve requirements-test.lock anew from pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -70,6 +70,18 @@ RANKS = (
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
+# The same of kvbm/.
+KVBM_RANKS = (
+    ("__init__", "conf"),
+    ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
+    ("asking", "tiers", "admin", "remote", "events"),
+    ("publisher", "doctor"),
+    ("daemon",),
+    ("cli",),
+    ("cli_ask", "cli_doctor"),
+    ("reference", "__main__"),
+)
+
 # Decisions take plain data and the time as arguments.
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
@@ -151,6 +163,18 @@ def test_the_gateway_is_built_from_the_ground_up() -> None:
             known = gateway_module(module)
             if known is not None and rank[known] > rank[path.stem]:
                 bad.append(f"gateway/{path.name}:{line}: imports {known}, which is above it")
+    assert not bad, "\n".join(bad)
+
+
+def test_kvbm_is_built_from_the_ground_up() -> None:
+    rank = {name: at for at, row in enumerate(KVBM_RANKS) for name in row}
+    bad = []
+    for path in (ROOT / "kvbm").glob("*.py"):
+        assert path.stem in rank, f"kvbm/{path.name} needs a place in KVBM_RANKS"
+        for module, line in imports(path):
+            parts = module.split(".")
+            if parts[0] == "kvbm" and len(parts) > 1 and rank[parts[1]] > rank[path.stem]:
+                bad.append(f"kvbm/{path.name}:{line}: imports {parts[1]}, which is above it")
     assert not bad, "\n".join(bad)
 
 

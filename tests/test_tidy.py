@@ -37,6 +37,8 @@ PRINTERS: dict[str, str] = {
     "gateway/demo.py": "a program for people",
     "gateway/demo_chat.py": "a program for people",
     "gateway/conf/reference.py": "writes the generated pages",
+    "kvbm/cli_ask.py": "the command line",
+    "kvbm/cli_doctor.py": "the command line",
 }
 # file -> the outermost loop or callback that must survive anything
 CATCH_ALL: dict[str, str] = {
@@ -50,6 +52,8 @@ CATCH_ALL: dict[str, str] = {
     "gateway/handover.py": "a process that did not become the new program must end",
     "gateway/monitor.py": "the outermost frame of a process",
     "gateway/worker.py": "a configuration it cannot take: the master replaces it",
+    "kvbm/remote/courier.py": "the outermost frame of a thread: the other tiers go on",
+    "kvbm/publisher.py": "the outermost frame of a thread: the tiers go on",
     "gateway/record.py": "a fault in a log or count must not reach the request",
 }
 

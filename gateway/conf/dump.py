@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway.conf.directives import TABLE
 from gateway.conf.render import mask_secrets
 from gateway.conf.sources import Source
+from gateway.conf.spec import Table
 
 
-def dump(sources: Iterable[Source]) -> str:
+def dump(sources: Iterable[Source], table: Table = TABLE) -> str:
     """All files, each once, in nginx's form of -T. Ends without a line end."""
     seen: set[str] = set()
     parts: list[str] = []
@@ -16,6 +18,6 @@ def dump(sources: Iterable[Source]) -> str:
         if source.name in seen:
             continue
         seen.add(source.name)
-        text = mask_secrets(source.text.rstrip("\n"))
+        text = mask_secrets(source.text.rstrip("\n"), table)
         parts.append(f"# configuration file {source.name}:\n{text}\n")
     return "\n".join(parts).rstrip("\n")

@@ -8,16 +8,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.conf.check import check
+from gateway.conf.check import Check
 from gateway.conf.declared import declared
 from gateway.conf.directives import TABLE
 from gateway.conf.errors import ConfigError, ConfigErrors, Report
 from gateway.conf.files import FileSet
 from gateway.conf.model import Config
+from gateway.conf.node import Node
 from gateway.conf.parser import Parser
 from gateway.conf.resolve import resolve
 from gateway.conf.setting import Setting
 from gateway.conf.sources import END, Source, Token
+from gateway.conf.spec import Table
+from gateway.conf.variables import Known
 
 GLOBALS_NAME = "-g"
 
@@ -70,13 +73,7 @@ def _run(
     environment: Mapping[str, str] | None,
 ) -> Loaded:
     report = files.report
-    parser = Parser(TABLE, files, report)
-    statements = []
-    for source in (*_globals(globals), main):
-        _refuse_surrogates(source, report)
-        statements += parser.parse(source)
-    known = declared(statements)
-    root = check(statements, Token(END, "", main, 0, 0), known, report)
+    root, known = tree(main, globals, files, TABLE)
     setting = Setting(
         report=report,
         prefix=files.directory if prefix is None else prefix,
@@ -88,6 +85,20 @@ def _run(
     if report.failed:
         raise ConfigErrors(report.all())
     return Loaded(config, tuple(files.sources), report.all())
+
+
+def tree(main: Source, globals: str | None, files: FileSet, table: Table) -> tuple[Node, Known]:
+    """The checked tree of a file in the language of any table, and its variables. Mistakes are in
+    the report of `files`.
+    """
+    report = files.report
+    parser = Parser(table, files, report)
+    statements = []
+    for source in (*_globals(globals), main):
+        _refuse_surrogates(source, report)
+        statements += parser.parse(source)
+    known = declared(statements)
+    return Check(table, known, report).tree(statements, Token(END, "", main, 0, 0)), known
 
 
 def _globals(text: str | None) -> tuple[Source, ...]:

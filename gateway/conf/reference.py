@@ -15,7 +15,7 @@ from gateway.conf.files import FILE_BYTES_MAX, FILES_MAX, INCLUDE_DEPTH_MAX, TOT
 from gateway.conf.parser import DEPTH_MAX
 from gateway.conf.policies import POLICIES, TOKEN_MAX, full_name, shown
 from gateway.conf.resolve_log import PREDEFINED
-from gateway.conf.spec import Directive
+from gateway.conf.spec import Directive, Table
 from gateway.conf.values import TEXT_MAX
 from gateway.conf.variables import VARIABLES
 
@@ -28,6 +28,7 @@ _WHEN = {
     "end": "at the end",
 }
 
+CONTEXTS = ("main", "events", "http", "upstream", "server", "location")
 _INTRODUCTION = f"""\
 # Directives
 
@@ -52,17 +53,17 @@ A directive that is not listed is an error; nothing is ignored.
 
 def page() -> str:
     """The whole page, ending with a line end."""
-    parts = [_INTRODUCTION, _index()]
+    parts = [_INTRODUCTION, index(TABLE, CONTEXTS)]
     for title, directives in GROUPS:
         parts.append(f"## {title}\n")
-        parts += [_entry(directive) for directive in directives]
+        parts += [entry(directive, TABLE) for directive in directives]
     parts += [_variables(), _policies(), _formats(), _foreign()]
     return "\n".join(parts)
 
 
-def _title(directive: Directive) -> str:
+def _title(directive: Directive, table: Table) -> str:
     """The name, with its context where two directives share the name."""
-    if len(TABLE.named(directive.name)) > 1:
+    if len(table.named(directive.name)) > 1:
         return f"{directive.name} ({', '.join(directive.contexts)})"
     return directive.name
 
@@ -72,21 +73,23 @@ def _anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _link(directive: Directive) -> str:
-    title = _title(directive)
+def _link(directive: Directive, table: Table) -> str:
+    title = _title(directive, table)
     return f"[{title}](#{_anchor(title)})"
 
 
-def _index() -> str:
+def index(table: Table, contexts: Sequence[str]) -> str:
+    """The directives of each block, as links."""
     lines = ["## By block\n"]
-    for context in ("main", "events", "http", "upstream", "server", "location"):
-        entries = [d for d in TABLE.directives if context in d.contexts]
-        links = ", ".join(_link(d) for d in sorted(entries, key=lambda d: d.name))
+    for context in contexts:
+        entries = [d for d in table.directives if context in d.contexts]
+        links = ", ".join(_link(d, table) for d in sorted(entries, key=lambda d: d.name))
         lines.append(f"- **{context}**: {links}")
     return "\n".join(lines) + "\n"
 
 
-def _entry(directive: Directive) -> str:
+def entry(directive: Directive, table: Table) -> str:
+    """All that a table says of a directive."""
     rows = [("Syntax", f"`{directive.syntax}`")]
     rows.append(("Default", f"`{directive.default}`" if directive.default else "none"))
     if directive.unit:
@@ -96,7 +99,7 @@ def _entry(directive: Directive) -> str:
         rows.append(("Repeated", "may stand several times in a block"))
     rows.append(("Reload", _RELOAD[directive.reload]))
     rows.append(("Since", directive.since))
-    lines = [f"### {_title(directive)}\n", f"{directive.doc}\n"]
+    lines = [f"### {_title(directive, table)}\n", f"{directive.doc}\n"]
     lines += [f"- **{name}**: {value}" for name, value in rows]
     if directive.note:
         lines.append(f"\n{directive.note}")
@@ -105,7 +108,8 @@ def _entry(directive: Directive) -> str:
     if directive.example:
         lines.append(f"\n```nginx\n{directive.example}\n```")
     if directive.see:
-        links = [_link(d) for name in directive.see for d in TABLE.named(name) if d != directive]
+        others = [d for name in directive.see for d in table.named(name) if d != directive]
+        links = [_link(d, table) for d in others]
         lines.append(f"\nSee also: {', '.join(links)}")
     return "\n".join(lines) + "\n"
 

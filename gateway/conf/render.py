@@ -5,34 +5,40 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from gateway.conf.directives import TABLE
 from gateway.conf.errors import ConfigError, one_line, printable
+from gateway.conf.spec import Table
 
 LINE_MAX = 120  # columns of a source line that are shown
 
-_SECRETS = sorted({d.name for d in TABLE.directives if any(a.kind == "secret" for a in d.args)})
-_SECRET = re.compile(
-    rf"((?:{'|'.join(_SECRETS)})[ \t]+)(?![\"']?(?:file|env):)(\"[^\"]*\"?|'[^']*'?|[^ \t;{{}}]+)"
-)
+
+@cache
+def _secrets(table: Table) -> re.Pattern[str]:
+    names = sorted({d.name for d in table.directives if any(a.kind == "secret" for a in d.args)})
+    return re.compile(
+        rf"((?:{'|'.join(names)})[ \t]+)(?![\"']?(?:file|env):)"
+        rf"(\"[^\"]*\"?|'[^']*'?|[^ \t;{{}}]+)"
+    )
 
 
-def render_errors(errors: Iterable[ConfigError], fmt: str = "text") -> str:
+def render_errors(errors: Iterable[ConfigError], fmt: str = "text", table: Table = TABLE) -> str:
     """All mistakes; "" for none in text, "[]" in JSON. Ends without a line end."""
     if fmt == "json":
         return json.dumps([_record(error) for error in errors], indent=1)
-    return "\n".join(_text(error) for error in errors)
+    return "\n".join(_text(error, table) for error in errors)
 
 
-def mask_secrets(text: str) -> str:
+def mask_secrets(text: str, table: Table = TABLE) -> str:
     """Text of a configuration with secrets written in place hidden, columns kept."""
-    return _SECRET.sub(lambda m: m[1] + "*" * len(m[2]), text)
+    return _secrets(table).sub(lambda m: m[1] + "*" * len(m[2]), text)
 
 
-def _text(error: ConfigError) -> str:
+def _text(error: ConfigError, table: Table) -> str:
     lines = [one_line(error)]
     if error.source_line.strip():
-        lines += _excerpt(mask_secrets(error.source_line), error.place.column)
+        lines += _excerpt(mask_secrets(error.source_line, table), error.place.column)
     if error.hint:
         lines.append(f"    hint: {printable(error.hint)}")
     lines += [f"    included from {printable(p.file)}:{p.line}" for p in error.chain]

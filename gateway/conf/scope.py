@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.conf.directives import TABLE
 from gateway.conf.node import Node
+from gateway.conf.spec import Table
 from gateway.conf.values import convert
 
 
@@ -52,7 +53,7 @@ class Scope:
         return any(block.has(name) for block in self.blocks)
 
 
-def default(name: str, context: str) -> Any:
+def default(name: str, context: str, table: Table = TABLE) -> Any:
     """The table's default of a directive's first argument, as a value."""
-    spec = TABLE.find(name, context) or TABLE.named(name)[0]
+    spec = table.find(name, context) or table.named(name)[0]
     return convert(spec.args[0], spec.default.split()[0])

@@ -130,10 +130,11 @@ def _unit(arg: Arg) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """An nginx directive that is not ours; `hint` says what to do instead."""
+    """A directive of another program's that is not ours; `hint` says what to do instead."""
 
     name: str
     hint: str
+    whose: str = "nginx's"
 
 
 class Table:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 TIME_MAX_S = 365 * 86400.0
-SIZE_MAX = 1 << 40
+SIZE_MAX = 1 << 50
 UNIX_PATH_MAX = 107  # sun_path of Linux, less the NUL
 
 _TIME_UNITS = {"y": 31536000.0, "M": 2592000.0, "w": 604800.0, "d": 86400.0, "h": 3600.0}
@@ -78,7 +78,7 @@ def octets(text: str) -> int:
         raise BadValue("a size such as 512, 64k, 64m or 1g", hint)
     value = int(match[1]) * _SIZE_UNITS[match[2].lower()]
     if value > SIZE_MAX:
-        raise BadValue("a size of at most 1024g")
+        raise BadValue("a size of at most 1048576g")
     return value
 
 

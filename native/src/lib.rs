@@ -52,6 +52,8 @@ mod py_kvbm_client;
 #[cfg(feature = "python")]
 mod py_kvbm_done;
 #[cfg(feature = "python")]
+mod py_kvbm_remote;
+#[cfg(feature = "python")]
 mod py_ledger;
 #[cfg(feature = "python")]
 mod py_limits;
@@ -92,6 +94,8 @@ mod _core {
     use crate::py_kvbm_client::KvbmClient;
     #[pymodule_export]
     use crate::py_kvbm_done::KvbmDone;
+    #[pymodule_export]
+    use crate::py_kvbm_remote::KvbmRemote;
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]

@@ -1,6 +1,7 @@
 //! Python's view of the daemon core: started, asked, stopped. Nothing on the data path comes here.
 
 use std::sync::mpsc::SyncSender;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyTimeoutError};
@@ -8,13 +9,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::kvbm::admission::Policy;
-use crate::kvbm::commands::{Command, Figure};
+use crate::kvbm::commands::{Command, Figure, Tuning};
 use crate::kvbm::core::Core;
 use crate::kvbm::folder::Direct;
 use crate::kvbm::hub::HubOptions;
+use crate::kvbm::namespace::KeyMaker;
 use crate::kvbm::options::{DiskOptions, IoKind};
 use crate::kvbm::points::Points;
 use crate::kvbm::record::{Fingerprint, Key};
+use crate::kvbm::remote::{RemoteOptions, Upload};
+use crate::py_kvbm_remote::KvbmRemote;
 use crate::py_shared::value_error;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,7 +72,7 @@ impl KvbmDisk {
             "never" => Direct::Never,
             other => return Err(value_error(format!("`direct` is auto or never, not `{other}`"))),
         };
-        options.policy = if reuse <= 1 { Policy::Always } else { Policy::Reuse(reuse) };
+        options.policy = policy_of(reuse);
         options.write_rate = write_rate;
         options.depth = depth.clamp(1, 1024);
         options.copy_threads = copy_threads.clamp(1, 64);
@@ -88,6 +92,23 @@ impl KvbmDisk {
     }
 }
 
+fn policy_of(reuse: u8) -> Policy {
+    if reuse <= 1 {
+        Policy::Always
+    } else {
+        Policy::Reuse(reuse)
+    }
+}
+
+fn upload_of(word: &str) -> PyResult<Upload> {
+    match word {
+        "off" => Ok(Upload::Off),
+        "reuse" => Ok(Upload::Reuse),
+        "all" => Ok(Upload::All),
+        other => Err(value_error(format!("`upload` is off, reuse or all, not `{other}`"))),
+    }
+}
+
 fn micros(name: &str, seconds: f64) -> PyResult<u64> {
     if (0.001..=86_400.0).contains(&seconds) {
         return Ok((seconds * 1e6) as u64);
@@ -99,7 +120,7 @@ fn micros(name: &str, seconds: f64) -> PyResult<u64> {
 /// does. Calls wait for it, at most 10 s (TimeoutError), without the interpreter's lock.
 #[pyclass(frozen, module = "native._core")]
 pub struct KvbmCore {
-    core: Core,
+    pub(crate) core: Arc<Core>,
 }
 
 impl KvbmCore {
@@ -108,17 +129,25 @@ impl KvbmCore {
         py: Python<'_>,
         command: impl FnOnce(SyncSender<T>) -> Command + Send,
     ) -> PyResult<T> {
-        py.detach(|| self.core.ask(command, PATIENCE))
-            .ok_or_else(|| PyTimeoutError::new_err("the daemon core does not answer"))
+        ask(&self.core, py, command)
     }
 }
 
-fn print(bytes: &[u8]) -> PyResult<Fingerprint> {
+pub(crate) fn ask<T: Send>(
+    core: &Core,
+    py: Python<'_>,
+    command: impl FnOnce(SyncSender<T>) -> Command + Send,
+) -> PyResult<T> {
+    py.detach(|| core.ask(command, PATIENCE))
+        .ok_or_else(|| PyTimeoutError::new_err("the daemon core does not answer"))
+}
+
+pub(crate) fn print(bytes: &[u8]) -> PyResult<Fingerprint> {
     let print = bytes.try_into();
     print.map_err(|_| value_error(format!("a fingerprint has 32 bytes, not {}", bytes.len())))
 }
 
-fn key(bytes: &[u8]) -> PyResult<Key> {
+pub(crate) fn key(bytes: &[u8]) -> PyResult<Key> {
     let key = bytes.try_into();
     key.map_err(|_| value_error(format!("a key has 32 bytes, not {}", bytes.len())))
 }
@@ -133,11 +162,13 @@ impl KvbmCore {
     /// User ids in `allow_uids` may connect beside the own one. `host_bytes` is the size of the arena (0:
     /// none), whose blocks go on to the disk when they come, or with `spill` when they leave.
     /// `table_blocks` is the room of the table that clients look things up in (0: by the capacities).
-    /// Slots of a client that lives and has lost its connection are kept for `orphan_s`.
+    /// Slots of a client that lives and has lost its connection are kept for `orphan_s`. With
+    /// `remote_blocks` there is a remote tier of which so many blocks are known at most; `upload` (off, reuse,
+    /// all) says what is sent there; see `remote`.
     #[new]
     #[pyo3(signature = (socket, *, disk=None, host_bytes=0, spill=false, table_blocks=0,
         socket_mode=0o600, allow_uids=Vec::new(), token=Vec::new(),
-        connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0))]
+        connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0, remote_blocks=0, upload="off"))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -153,7 +184,15 @@ impl KvbmCore {
         load_s: f64,
         store_s: f64,
         orphan_s: f64,
+        remote_blocks: usize,
+        upload: &str,
     ) -> PyResult<Self> {
+        let remote = (remote_blocks > 0)
+            .then_some(RemoteOptions { known_max: remote_blocks, upload: upload_of(upload)? });
+        let mut disk = disk.map(|disk| disk.options.clone());
+        if let (Some(disk), Some(remote)) = (&mut disk, &remote) {
+            disk.tells_use = remote.upload == Upload::Reuse;
+        }
         let options = HubOptions {
             socket,
             socket_mode,
@@ -166,10 +205,47 @@ impl KvbmCore {
             host_bytes,
             spill,
             table_blocks,
-            disk: disk.map(|disk| disk.options.clone()),
+            disk,
+            remote,
         };
         let started = py.detach(|| Core::start(options));
-        Ok(Self { core: started.map_err(|error| PyOSError::new_err(error.to_string()))? })
+        let core = started.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    /// The remote tier's door.
+    fn remote(&self) -> KvbmRemote {
+        KvbmRemote { core: Arc::clone(&self.core) }
+    }
+
+    /// Takes over what can change while it runs.
+    #[pyo3(signature = (*, load_s, store_s, allow_uids, reuse, write_rate))]
+    fn tune(
+        &self,
+        load_s: f64,
+        store_s: f64,
+        allow_uids: Vec<u32>,
+        reuse: u8,
+        write_rate: u64,
+    ) -> PyResult<()> {
+        let policy = policy_of(reuse);
+        let (load_us, store_us) = (micros("load_s", load_s)?, micros("store_s", store_s)?);
+        let tuning = Tuning { load_us, store_us, allow_uids, policy, write_rate };
+        self.core.tell(Command::Tune(tuning));
+        Ok(())
+    }
+
+    /// Brings blocks of a chain that will be asked for soon nearer; how many are not near.
+    fn hint(
+        &self,
+        py: Python<'_>,
+        fingerprint: &[u8],
+        keys: Vec<Vec<u8>>,
+        block_bytes: u32,
+    ) -> PyResult<usize> {
+        let namespace = print(fingerprint)?;
+        let keys = keys.iter().map(|bytes| key(bytes)).collect::<PyResult<Vec<_>>>()?;
+        self.ask(py, |reply| Command::Hint { namespace, len: block_bytes, keys, reply })
     }
 
     /// Ends what is under way, flushes and closes; returns when all that is done.
@@ -192,6 +268,33 @@ impl KvbmCore {
             }
         }
         Ok(out)
+    }
+
+    /// By kind of job: counts by duration, the n-th of those that took at most 2^n microseconds, and the sum
+    /// in microseconds.
+    fn durations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let out = PyDict::new(py);
+        for (name, counts, sum) in self.ask(py, Command::Durations)? {
+            out.set_item(name, (counts, sum))?;
+        }
+        Ok(out)
+    }
+
+    /// The hashes that keys of a namespace and a group of layers were made from, zeros behind them up to 32
+    /// bytes.
+    #[staticmethod]
+    fn hashes<'py>(
+        py: Python<'py>,
+        fingerprint: &[u8],
+        keys: Vec<Vec<u8>>,
+        group: u32,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let mut maker = KeyMaker::new(print(fingerprint)?);
+        let mut each = |bytes: &Vec<u8>| {
+            let hash = maker.key(&key(bytes)?, group).unwrap_or_default();
+            Ok(PyBytes::new(py, &hash))
+        };
+        keys.iter().map(&mut each).collect()
     }
 
     /// (number, fingerprint, probe, descriptor) of every namespace on the disk.

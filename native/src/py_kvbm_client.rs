@@ -316,6 +316,16 @@ impl KvbmClient {
         Ok(())
     }
 
+    /// Says that blocks of a chain will be asked for soon, so that they are brought nearer; not answered.
+    fn prefetch(&self, py: Python<'_>, names: Vec<Bound<'_, PyBytes>>) -> PyResult<()> {
+        let keys = self.key_list(&names)?;
+        let keys = &keys[..keys.len().min(crate::kvbm::wire::BATCH_MAX)];
+        let mut head = Head::new(Op::Prefetch);
+        head.count = keys.len() as u32;
+        py.detach(|| self.client().tell(&head, &put_keys(keys)));
+        Ok(())
+    }
+
     /// Keeps blocks from being evicted for `lease_ms`; one byte per block, 1 where it is held.
     fn pin<'py>(
         &self,

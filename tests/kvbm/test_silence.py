@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fuzz import kvbm_frames
 from harness.blocks import Daemon, Engine, name
 from harness.waiting import until
 
@@ -128,3 +129,8 @@ def test_reconnecting_leaks_no_descriptors(tmp_path: Path) -> None:
             daemon.end()
             until(lambda: (engine.collect(), not engine.client.connected)[1], "the loss")
         assert counts[-1] <= counts[0] + 1, counts
+
+
+def test_whatever_a_client_says_others_are_served() -> None:
+    """A few seconds; longer: `python tests/fuzz/kvbm_frames.py --seconds 300`."""
+    assert kvbm_frames.run(2.0, seed=1) > 20

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness.blocks import Daemon, Engine, name
+from harness.kvbm_daemon import Whole
 from harness.waiting import until
 
 LOOPS = int(os.environ.get("KVBM_TORTURE_LOOPS", "6"))
@@ -43,7 +46,7 @@ class Ledger:
         self.dropped: set[int] = set()
 
 
-def work(engine: Engine, daemon: Daemon, ledger: Ledger, first: int, dice: random.Random) -> None:
+def work(engine: Engine, daemon: Any, ledger: Ledger, first: int, dice: random.Random) -> None:
     """Stores, loads and drops until the daemon is gone or enough was done."""
     for n in range(first, first + BATCH * dice.randrange(5, 60), BATCH):
         if not daemon.is_alive:
@@ -80,20 +83,23 @@ def check(engine: Engine, ledger: Ledger, evicting: bool) -> None:
             assert all(engine.holds(slot, block) for slot, block in enumerate(there))
 
 
-def torture(root: Path, capacity: int, seed: int) -> None:
+def torture(
+    root: Path, capacity: int, seed: int, make: Callable[..., Any] = Daemon, loops: int = LOOPS
+) -> None:
+    """`make`: a daemon of that directory, size and named places, as `Daemon` is one."""
     dice = random.Random(seed)
     ledger = Ledger()
     evicting = capacity < 64 << 20
     with Engine(str(root / "kvbm.sock"), lookup_us=2_000_000) as engine:
-        for turn in range(LOOPS):
+        for turn in range(loops):
             by_point = dice.random() < 0.7
             point = f"{dice.choice(POINTS)}=kill@{dice.randrange(40)}" if by_point else ""
-            daemon = Daemon(root, capacity, point)
+            daemon = make(root, capacity, point)
             if daemon.ready_s is not None and engine.client.connect(10.0):
                 work(engine, daemon, ledger, (turn + 1) * 10_000, dice)
             daemon.end()
             until(lambda: (engine.collect(), not engine.client.connected)[1], "the loss")
-            daemon = Daemon(root, capacity, "")
+            daemon = make(root, capacity, "")
             assert daemon.ready_s is not None
             assert daemon.ready_s < READY_S
             engine.up()
@@ -101,6 +107,11 @@ def torture(root: Path, capacity: int, seed: int) -> None:
             daemon.end()
             until(lambda: (engine.collect(), not engine.client.connected)[1], "the loss")
     assert ledger.stored, "something was stored"
+
+
+def test_the_whole_daemon_loses_nothing_either(tmp_path: Path) -> None:
+    """Everything around the core, too: a few loops, since starting a process takes seconds."""
+    torture(tmp_path, 1 << 30, 2000 + SEED, Whole, max(2, LOOPS // 3))
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:

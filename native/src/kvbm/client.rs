@@ -15,12 +15,13 @@ use super::link::{Lent, Link, State};
 use super::message::{put_keys, status, Finished, Hello, Item, Job, GATES};
 use super::namespace::{KeyMaker, Namespace};
 use super::record::Key;
+use super::report::Found;
 use super::wire::{Frame, Head, Op, BATCH_MAX, PAYLOAD_MAX};
 
 /// The daemon's own deadline should come first.
 const GRACE_US: u64 = 100_000;
 /// Bytes that may wait to be sent until stores and loads are refused.
-const OUTBOX_MAX: usize = 4 << 20;
+pub(super) const OUTBOX_MAX: usize = 4 << 20;
 const CHANGES_MAX: usize = 1 << 16;
 /// Without jobs under way the socket is looked at so often.
 const LOOK_US: u64 = 100_000;
@@ -98,6 +99,9 @@ pub struct Client {
     changes: VecDeque<Note>,
     pub changes_missed: bool,
     frames: Vec<Frame>,
+    /// What was found in shared memory and is not reported yet.
+    pub(super) found: Found,
+    pub(super) reported_us: u64,
     pub stats: ClientStats,
 }
 
@@ -126,6 +130,8 @@ impl Client {
             changes: VecDeque::new(),
             changes_missed: false,
             frames: Vec::new(),
+            found: Found::default(),
+            reported_us: 0,
             stats: ClientStats::default(),
         }
     }
@@ -305,6 +311,7 @@ impl Client {
     }
 
     pub(super) fn advance(&mut self, now_us: u64) {
+        self.report(now_us);
         let mut frames = std::mem::take(&mut self.frames);
         let lost = self.link.advance(now_us, &mut frames);
         for frame in frames.drain(..) {
@@ -370,15 +377,6 @@ impl Client {
     /// Changes that were told since the last call, oldest first.
     pub fn take_changes(&mut self) -> Vec<Note> {
         self.changes.drain(..).collect()
-    }
-
-    /// Send without waiting for an answer; dropped without a daemon.
-    pub fn tell(&mut self, head: &Head, payload: &[u8]) {
-        let now_us = clock_us();
-        if self.link.is_usable(now_us) && self.link.waiting() < OUTBOX_MAX {
-            self.link.push(head, payload);
-            self.advance(now_us);
-        }
     }
 
     pub(super) fn knows(&self, name: u64) -> bool {

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 
+use super::admission::{Admission, Policy};
 use super::changes::Note;
 use super::disk::Outcome;
+use super::host::Seat;
 use super::hub::{hub_number, Hub};
 use super::loads::Load;
-use super::mover::{Source, Target};
+use super::mover::{Failure, Source, Target};
 use super::record::{self, Fingerprint, Header, Key, PAGE};
+use super::remote::{Fetched, Miss};
 use super::scrub::ScrubReport;
 use super::stores::{Store, Stored};
 
@@ -54,7 +57,47 @@ pub enum Command {
         most: usize,
         reply: SyncSender<(bool, u64, Vec<Note>)>,
     },
+    /// What came of an errand of the remote tier's.
+    RemoteEnded {
+        ticket: u64,
+        result: Result<Fetched, Miss>,
+    },
+    /// Blocks are in the remote store, or not any more; answered with how many of them were news.
+    RemoteKnown {
+        namespace: Fingerprint,
+        keys: Vec<Key>,
+        there: bool,
+        reply: SyncSender<usize>,
+    },
+    /// The remote store is left alone, or asked again.
+    RemotePause(bool),
+    /// A block that came from the remote tier is in its place, or not.
+    Carried {
+        token: u64,
+        result: Result<(), Failure>,
+    },
+    /// A slot of the arena that was read is not needed any more.
+    LetGo(Seat),
+    /// Blocks that will be asked for soon; answered with how many are to be brought nearer.
+    Hint {
+        namespace: Fingerprint,
+        len: u32,
+        keys: Vec<Key>,
+        reply: SyncSender<usize>,
+    },
+    Durations(SyncSender<Vec<(&'static str, Vec<u64>, u64)>>),
+    Tune(Tuning),
     Stop,
+}
+
+/// What can change while the daemon runs.
+#[derive(Debug, Clone)]
+pub struct Tuning {
+    pub load_us: u64,
+    pub store_us: u64,
+    pub allow_uids: Vec<u32>,
+    pub policy: Policy,
+    pub write_rate: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -152,7 +195,47 @@ impl Hub {
                 let (complete, notes) = self.log.since(from, most);
                 let _ = reply.try_send((complete, first, notes));
             }
+            Command::RemoteEnded { ticket, result } => self.remote_ended(ticket, result),
+            Command::RemoteKnown { namespace, keys, there, reply } => {
+                let _ = reply.try_send(self.remote_known(&namespace, &keys, there));
+            }
+            Command::RemotePause(is_paused) => {
+                if let Some(remote) = &mut self.remote {
+                    remote.is_paused = is_paused;
+                }
+                self.sweep_remote();
+            }
+            Command::Carried { token, result } => {
+                self.outcome(Outcome { token, result: result.map(|()| None) });
+            }
+            Command::LetGo(seat) => {
+                if let Some(host) = &mut self.host {
+                    host.release(seat);
+                }
+            }
+            Command::Hint { namespace, len, keys, reply } => {
+                let number = self.namespaces.number(&namespace);
+                let _ = reply.try_send(number.map_or(0, |number| self.hint(number, len, &keys)));
+            }
+            Command::Durations(reply) => {
+                let _ = reply.try_send(self.durations.rows());
+            }
+            Command::Tune(tuning) => self.tune(tuning),
             Command::Stop => self.stopping_us = self.stopping_us.or(Some(self.now_us)),
+        }
+    }
+
+    fn tune(&mut self, tuning: Tuning) {
+        let Tuning { load_us, store_us, allow_uids, policy, write_rate } = tuning;
+        (self.options.load_us, self.options.store_us) = (load_us, store_us);
+        self.options.allow_uids = allow_uids;
+        for options in [self.options.disk.as_mut(), self.disk.as_mut().map(|d| &mut d.options)] {
+            if let Some(options) = options {
+                (options.policy, options.write_rate) = (policy, write_rate);
+            }
+        }
+        if let Some(disk) = &mut self.disk {
+            disk.admission = Admission::new(policy, write_rate);
         }
     }
 
@@ -187,6 +270,11 @@ impl Hub {
                 host.remove(number, key);
             });
         }
+        if let Some(number) = hub_number {
+            keys.iter().for_each(|key| {
+                self.drop_remote(number, key);
+            });
+        }
         if let Some(disk) = &mut self.disk {
             if let Some(number) = disk.namespaces().number(namespace) {
                 for key in keys {
@@ -217,9 +305,7 @@ impl Hub {
             Some(len) => {
                 self.asked.waiting.insert(token, Waiting::Read { len, reply });
             }
-            None => {
-                let _ = reply.try_send(None);
-            }
+            None => self.read_arena(print, &key, reply),
         }
     }
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 use super::commands::Command;
 use super::hub::{Hub, HubOptions};
 use super::inbox::Inbox;
+use super::remote::Desk;
 
 pub struct Core {
     commands: Arc<Inbox<Command>>,
+    desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -19,10 +21,11 @@ impl Core {
     /// Open everything and begin to serve; errors are for people.
     pub fn start(options: HubOptions) -> io::Result<Self> {
         let commands = Arc::new(Inbox::new()?);
-        let hub = Hub::open(options, Arc::clone(&commands))?;
+        let desk = Arc::new(Desk::default());
+        let hub = Hub::open(options, Arc::clone(&commands), Arc::clone(&desk))?;
         let builder = std::thread::Builder::new().name("kvbm-core".into());
         let thread = builder.spawn(move || hub.run())?;
-        Ok(Self { commands, thread: Mutex::new(Some(thread)) })
+        Ok(Self { commands, desk, thread: Mutex::new(Some(thread)) })
     }
 
     /// Ask and wait; None: no answer in time.
@@ -34,6 +37,16 @@ impl Core {
         let (reply, answer) = sync_channel(1);
         self.commands.push(command(reply));
         answer.recv_timeout(patience).ok()
+    }
+
+    /// Say something that is not answered.
+    pub fn tell(&self, command: Command) {
+        self.commands.push(command);
+    }
+
+    /// Where the remote tier's errands wait.
+    pub fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     pub fn is_running(&self) -> bool {

@@ -59,8 +59,20 @@ pub struct Outcome {
 /// What others may find or not find any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    Stored { namespace: u16, key: Key, len: u32 },
-    Removed { namespace: u16, key: Key },
+    Stored {
+        namespace: u16,
+        key: Key,
+        len: u32,
+    },
+    Removed {
+        namespace: u16,
+        key: Key,
+    },
+    /// It was loaded; told only where the options say so.
+    Used {
+        namespace: u16,
+        key: Key,
+    },
     Cleared,
 }
 

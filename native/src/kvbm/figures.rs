@@ -2,6 +2,7 @@
 
 use super::commands::Figure;
 use super::hub::Hub;
+use super::remote::Remote;
 use super::{disk::Disk, Refusal};
 
 impl Hub {
@@ -27,6 +28,18 @@ impl Hub {
         ]
         .map(|(name, value)| (name, Figure::Count(value)))
         .into();
+        let [missed, host, disk, remote] = self.reported.blocks;
+        let found = [
+            ("found_lookups", self.reported.lookups),
+            ("found_missed", missed),
+            ("found_host", host),
+            ("found_disk", disk),
+            ("found_remote", remote),
+            ("found_gated", self.reported.gated),
+            ("ahead_brought", self.ahead.brought),
+            ("ahead_dropped", self.ahead.dropped),
+        ];
+        out.extend(found.map(|(name, value)| (name, Figure::Count(value))));
         out.push(("boot", Figure::Text(format!("{:016x}", self.boot))));
         if let Some(table) = &self.table {
             out.push(("table_blocks", Figure::Count(table.len())));
@@ -50,8 +63,35 @@ impl Hub {
         if let Some(disk) = &self.disk {
             disk_figures(disk, &mut out);
         }
+        if let Some(remote) = &self.remote {
+            remote_figures(remote, &mut out);
+        }
         out
     }
+}
+
+fn remote_figures(remote: &Remote, out: &mut Vec<(&'static str, Figure)>) {
+    let (stats, (fetches, sends)) = (&remote.stats, remote.desk.waiting());
+    let (latency_us, us_per_mib, waiting_bytes) = remote.cost();
+    let counts = [
+        ("remote_blocks", remote.len() as u64),
+        ("remote_fetched", stats.fetched),
+        ("remote_fetched_bytes", stats.fetched_bytes),
+        ("remote_absent", stats.absent),
+        ("remote_failed", stats.failed),
+        ("remote_corrupt", stats.corrupt),
+        ("remote_refused", stats.refused),
+        ("remote_left_out", stats.left_out),
+        ("remote_sends_dropped", stats.sends_dropped),
+        ("remote_under_way", remote.wants() as u64),
+        ("remote_waiting_bytes", waiting_bytes),
+        ("remote_queued_fetches", fetches as u64),
+        ("remote_queued_sends", sends as u64),
+        ("remote_latency_us", latency_us),
+        ("remote_us_per_mib", us_per_mib as u64),
+        ("remote_good", u64::from(!remote.is_paused)),
+    ];
+    out.extend(counts.map(|(name, value)| (name, Figure::Count(value))));
 }
 
 fn disk_figures(disk: &Disk, out: &mut Vec<(&'static str, Figure)>) {

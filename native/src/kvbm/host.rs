@@ -114,6 +114,13 @@ impl Host {
         self.slots.values().filter(|s| s.holds > 0 || s.state != State::Ready).count()
     }
 
+    /// A block that is ready, and the bytes of its payload.
+    pub fn block(&self, namespace: u16, key: &Key) -> Option<(Seat, u32)> {
+        let &page = self.index.get(&(namespace, *key))?;
+        let slot = self.slots.get(&page).filter(|slot| slot.state == State::Ready)?;
+        Some((Seat { page, generation: slot.generation }, slot.len))
+    }
+
     /// A block that is ready.
     pub fn find(&self, namespace: u16, key: &Key, len: u32) -> Option<Seat> {
         let &page = self.index.get(&(namespace, *key))?;

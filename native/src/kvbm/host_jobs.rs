@@ -14,6 +14,7 @@ use super::loads::Load;
 use super::message::{keys, put_seats, seats, status, tier, CHAIN, DISCARD, WITH_SEATS};
 use super::mover::{Source, Target};
 use super::record::PAGE;
+use super::remote::Upload;
 use super::serve::code;
 use super::stores::{Store, Stored};
 use super::wire::{Frame, Head};
@@ -122,8 +123,16 @@ impl Hub {
         Ok(())
     }
 
+    /// Blocks on their way into the arena.
+    pub(super) fn fills(&self) -> usize {
+        self.traffic.fills.len()
+    }
+
     fn note(&mut self, what: What, named: Named) {
         let Named { namespace, key, len } = named;
+        if what == What::Stored && self.disk.is_none() {
+            self.offer_remote(Upload::All, namespace, &key);
+        }
         let note = Note { what, tier: tier::HOST, namespace, len, key };
         publish(&mut self.log, self.table.as_mut(), note);
     }
@@ -206,7 +215,10 @@ impl Hub {
             }
         }
         // What would come too late is not begun.
-        let expected_us = self.disk.as_ref().map_or(0, |disk| disk.expected_load_us(len.into()));
+        let expected_us = match self.on_disk(namespace, &key) {
+            Some(_) => self.expected_us(len.into(), 0),
+            None => self.expected_us(0, len.into()),
+        };
         let begun = if expected_us > limit_us {
             Err(Refusal::Busy as u8)
         } else {
@@ -217,13 +229,19 @@ impl Hub {
         }
     }
 
-    fn begin_fill(&mut self, named: Named, waiters: Vec<(WorkId, usize)>) -> Result<(), u8> {
+    pub(super) fn begin_fill(
+        &mut self,
+        named: Named,
+        waiters: Vec<(WorkId, usize)>,
+    ) -> Result<(), u8> {
         let absent = Refusal::Absent as u8;
         let print = self.namespaces.fingerprint(named.namespace).copied().ok_or(absent)?;
         let open = self.trial.is_open(self.now_us);
-        let disk = self.disk.as_mut().filter(|_| open).ok_or(absent)?;
-        let number = disk.namespaces().number(&print).ok_or(absent)?;
-        disk.find(number, &named.key).filter(|(_, len)| *len == named.len).ok_or(absent)?;
+        let near = self.on_disk(named.namespace, &named.key) == Some(named.len);
+        let near = near && open;
+        if !near && !self.is_remote(named.namespace, &named.key) {
+            return Err(absent);
+        }
         let host = self.host.as_mut().ok_or(absent)?;
         let seat = match host.reserve_fill(named) {
             Reserved::Seat(seat) => seat,
@@ -234,9 +252,17 @@ impl Hub {
         self.traffic.next += 1;
         let token = ARENA | self.traffic.next;
         let target = Target::Memory(host.arena.memory.clone(), seat.page as usize * PAGE);
-        let load = Load { token, namespace: number, key: named.key, target };
-        if let Err(why) = disk.load(load, Some(named.len)) {
-            host.abandon(seat);
+        let begun = match self.disk.as_mut().filter(|_| near) {
+            Some(disk) => {
+                let namespace = disk.namespaces().number(&print).ok_or(absent)?;
+                disk.load(Load { token, namespace, key: named.key, target }, Some(named.len))
+            }
+            None => self.load_remote(token, named.namespace, (named.key, named.len), target),
+        };
+        if let Err(why) = begun {
+            if let Some(host) = &mut self.host {
+                host.abandon(seat);
+            }
             return Err(why as u8);
         }
         self.traffic.filling.insert((named.namespace, named.key), token);

@@ -4,23 +4,26 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ahead::Ahead;
 use super::board::{clock_us, Board};
 use super::changes::{ChangeLog, Note, What};
 use super::commands::{Asked, Command};
 use super::conn::Conn;
 use super::disk::{Change, Disk, Outcome};
+use super::durations::Durations;
 use super::epoll::{Epoll, Ready};
 use super::host::Host;
 use super::host_jobs::Traffic;
+pub use super::hub_options::{HubOptions, HubStats};
 use super::inbox::Inbox;
 use super::message::tier;
 use super::namespace::Namespaces;
-use super::options::DiskOptions;
+use super::remote::{Desk, Remote, Upload};
+use super::report::Found;
 use super::socket::listen;
 use super::superblock::random;
 use super::table::Table;
@@ -41,47 +44,6 @@ const HELLO_US: u64 = 5_000_000;
 /// A client's memory is left alone for certain after this.
 pub(super) const LINGER_US: u64 = 2_000_000;
 
-#[derive(Clone)]
-pub struct HubOptions {
-    pub socket: PathBuf,
-    pub socket_mode: u32,
-    /// User ids that may connect; the daemon's own always may.
-    pub allow_uids: Vec<u32>,
-    /// What HELLO must carry; empty: nothing.
-    pub token: Vec<u8>,
-    pub conns_max: usize,
-    /// For jobs that bring no deadline of their own.
-    pub load_us: u64,
-    pub store_us: u64,
-    /// Slots of the arena whose client's process lives and whose connection is gone are kept for so
-    /// long: it may still copy.
-    pub orphan_us: u64,
-    /// Bytes of the arena, 0 for none.
-    pub host_bytes: usize,
-    /// The arena's blocks go to disk when they leave it, not when they come.
-    pub spill: bool,
-    /// Blocks that the table for lookups has room for; 0: by the capacities.
-    pub table_blocks: u64,
-    pub disk: Option<DiskOptions>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-pub struct HubStats {
-    pub accepted: u64,
-    pub refused_uid: u64,
-    pub refused_full: u64,
-    pub bad_frames: u64,
-    pub lookups: u64,
-    pub lookup_keys: u64,
-    pub hits: u64,
-    pub gated: u64,
-    pub jobs: u64,
-    pub timeouts: u64,
-    pub cancelled: u64,
-    pub probe_differs: u64,
-    pub beats_late: u64,
-}
-
 /// A session that has ended while somebody may still be at its slots.
 pub(super) struct Lingering {
     pub board: Board,
@@ -97,6 +59,11 @@ pub struct Hub {
     pub(super) listener: OwnedFd,
     pub(super) disk: Option<Disk>,
     pub(super) host: Option<Host>,
+    pub(super) remote: Option<Remote>,
+    pub(super) ahead: Ahead,
+    /// What engines found, by tier.
+    pub(super) reported: Found,
+    pub(super) durations: Durations,
     pub(super) traffic: Traffic,
     pub(super) table: Option<Table>,
     /// The numbers that changes and lists use.
@@ -118,25 +85,19 @@ pub struct Hub {
     changes: Vec<Change>,
 }
 
-impl HubOptions {
-    /// Blocks of 256 KiB that all tiers hold, and not too few.
-    fn table_blocks(&self) -> u64 {
-        let disk = self.disk.as_ref().map_or(0, |disk| disk.capacity);
-        match self.table_blocks {
-            0 => ((disk + self.host_bytes as u64) >> 18).clamp(1 << 16, 1 << 24),
-            blocks => blocks,
-        }
-    }
-}
-
 impl Hub {
     /// Open the disk and the socket; errors are for people.
-    pub fn open(options: HubOptions, commands: Arc<Inbox<Command>>) -> io::Result<Self> {
+    pub fn open(
+        options: HubOptions,
+        commands: Arc<Inbox<Command>>,
+        desk: Arc<Desk>,
+    ) -> io::Result<Self> {
         let disk = options.disk.clone().map(Disk::open).transpose()?;
         let host = match options.host_bytes {
             0 => None,
             bytes => Some(Host::new(bytes)?),
         };
+        let remote = options.remote.map(|remote| Remote::new(remote, desk)).transpose()?;
         let mut namespaces = Namespaces::default();
         for (_, _, namespace) in disk.iter().flat_map(|disk| disk.namespaces().iter()) {
             namespaces.add(namespace.clone());
@@ -161,6 +122,10 @@ impl Hub {
             listener,
             disk,
             host,
+            remote,
+            ahead: Ahead::default(),
+            reported: Found::default(),
+            durations: Durations::default(),
             traffic: Traffic::default(),
             table: Some(table),
             namespaces,
@@ -195,6 +160,7 @@ impl Hub {
                 self.sweep();
             }
             self.tend_arena();
+            self.pump_ahead();
             self.expire();
             self.tell_changes();
             self.flush();
@@ -202,6 +168,9 @@ impl Hub {
             if self.stopping_us.is_some() && self.is_over() {
                 break;
             }
+        }
+        if let Some(remote) = &self.remote {
+            remote.desk.close();
         }
         let mut rest = Vec::new();
         if let Some(mut disk) = self.disk.take() {
@@ -264,16 +233,26 @@ impl Hub {
         for outcome in outcomes.drain(..) {
             self.outcome(outcome);
         }
-        for change in self.changes.drain(..) {
+        let mut changes = std::mem::take(&mut self.changes);
+        for change in changes.drain(..) {
             let (what, namespace, key, len) = match change {
                 Change::Stored { namespace, key, len } => (What::Stored, namespace, key, len),
                 Change::Removed { namespace, key } => (What::Removed, namespace, key, 0),
                 Change::Cleared => (What::Cleared, 0, [0; 32], 0),
+                Change::Used { namespace, key } => {
+                    let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
+                    self.offer_remote(Upload::Reuse, namespace, &key);
+                    continue;
+                }
             };
             let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
+            if what == What::Stored {
+                self.offer_remote(Upload::All, namespace, &key);
+            }
             let note = Note { what, tier: tier::DISK, namespace, len, key };
             publish(&mut self.log, self.table.as_mut(), note);
         }
+        self.changes = changes;
         if let (Some(disk), Some(table)) = (&self.disk, &self.table) {
             let (ns_per_mib, queued) = disk.load_cost();
             table.tell_cost(ns_per_mib, queued, !self.trial.is_open(self.now_us));
@@ -304,6 +283,7 @@ impl Hub {
             !empty && now_us < rest.until_us
         });
         self.reopen_disk();
+        self.sweep_remote();
     }
 
     pub(super) fn tell_changes(&mut self) {

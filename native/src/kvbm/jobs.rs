@@ -38,6 +38,7 @@ impl Hub {
             return Err("a job of that number is under way");
         }
         let (namespace, bytes) = (session.namespace, session.hello.block_bytes);
+        let hub_namespace = session.hub_namespace;
         let gate = session.board.gate(job.gate, job.usage);
         let limit_us = if head.deadline_us == 0 { default_us } else { head.deadline_us };
         let mut work = Work::new(kind, owner, head, job.items.len());
@@ -48,7 +49,8 @@ impl Hub {
             session.jobs.insert(head.job, id);
         }
         self.stats.jobs += 1;
-        if kind == Kind::Load && self.is_too_slow(&job, bytes, limit_us) {
+        if kind == Kind::Load && self.is_too_slow(&job, (namespace, hub_namespace), bytes, limit_us)
+        {
             return self.refuse_all(id, Refusal::Busy);
         }
         for (item, block) in job.items.into_iter().enumerate() {
@@ -56,11 +58,12 @@ impl Hub {
             let slot = Slot { region: region.clone(), offset, gate: gate.clone() };
             let token = id.token(item);
             let begun = match (&mut self.disk, kind) {
-                (None, _) => Err(Refusal::Degraded),
-                (Some(disk), Kind::Load) => {
-                    let (key, target) = (block.key, Target::Slot(slot));
-                    disk.load(Load { token, namespace, key, target }, Some(bytes)).map(|()| None)
+                (_, Kind::Load) => {
+                    let load =
+                        Load { token, namespace, key: block.key, target: Target::Slot(slot) };
+                    self.load(load, hub_namespace, bytes).map(|()| None)
                 }
+                (None, _) => Err(Refusal::Degraded),
                 (Some(disk), _) => {
                     let (key, note, source) = (block.key, block.note, Source::Slot(slot));
                     let store = Store { namespace, key, len: bytes, note, source };
@@ -76,9 +79,26 @@ impl Hub {
         Ok(())
     }
 
-    fn is_too_slow(&self, job: &Job, bytes: u32, limit_us: u64) -> bool {
-        let bytes = u64::from(bytes) * job.items.len() as u64;
-        self.disk.as_ref().is_some_and(|disk| disk.expected_load_us(bytes) > limit_us)
+    /// Begin to load a block from the nearest tier that has it.
+    fn load(&mut self, load: Load, hub_namespace: u16, len: u32) -> Result<(), Refusal> {
+        let Load { token, namespace, key, .. } = load;
+        let near = self.disk.as_ref().is_some_and(|disk| disk.find(namespace, &key).is_some());
+        if !near && self.is_remote(hub_namespace, &key) {
+            return self.load_remote(token, hub_namespace, (key, len), load.target);
+        }
+        self.disk.as_mut().ok_or(Refusal::Absent)?.load(load, Some(len))
+    }
+
+    fn is_too_slow(&self, job: &Job, spaces: (u16, u16), bytes: u32, limit_us: u64) -> bool {
+        let (namespace, hub_namespace) = spaces;
+        let on_disk = |key| self.disk.as_ref().is_some_and(|d| d.find(namespace, key).is_some());
+        let far = |key| !on_disk(key) && self.is_remote(hub_namespace, key);
+        let remote = match self.remote {
+            Some(_) => job.items.iter().filter(|item| far(&item.key)).count() as u64,
+            None => 0,
+        };
+        let near = job.items.len() as u64 - remote;
+        self.expected_us(near * u64::from(bytes), remote * u64::from(bytes)) > limit_us
     }
 
     fn refuse_all(&mut self, id: WorkId, why: Refusal) -> Result<(), &'static str> {
@@ -121,6 +141,7 @@ impl Hub {
         let Some(mut work) = self.works.remove(id) else { return };
         let now_us = self.now_us;
         let owner = work.owner;
+        self.durations.add(work.kind, now_us.saturating_sub(work.began_us));
         let Some(conn) = self.conn(owner) else { return };
         let Some(session) = &mut conn.session else { return };
         if work.kind == Kind::Drop {
@@ -184,6 +205,9 @@ impl Hub {
         if let Some(disk) = &mut self.disk {
             disk.abandon(|token| WorkId::of_token(token).0 == id);
         }
+        if let Some(remote) = &mut self.remote {
+            remote.abandon(|token| WorkId::of_token(token).0 == id);
+        }
         self.end_if_left_alone(id);
     }
 
@@ -207,6 +231,9 @@ impl Hub {
         });
         if let Some(disk) = self.disk.as_mut().filter(|_| !ids.is_empty()) {
             disk.abandon(|token| ids.contains(&WorkId::of_token(token).0));
+        }
+        if let Some(remote) = self.remote.as_mut().filter(|_| !ids.is_empty()) {
+            remote.abandon(|token| ids.contains(&WorkId::of_token(token).0));
         }
         gates
     }

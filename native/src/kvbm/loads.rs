@@ -2,7 +2,7 @@
 
 use super::buffer::Buffer;
 use super::catalog::Place;
-use super::disk::{Disk, Outcome};
+use super::disk::{Change, Disk, Outcome};
 use super::mover::{Errand, Failure, Target};
 use super::record::{self, Expected, Key, Spot};
 use super::Refusal;
@@ -213,8 +213,14 @@ impl Disk {
         }
         match flight {
             Flight::Load { token, target, began_us, .. } => {
-                if let (Ok(()), Some(here)) = (result, here) {
+                // What is read to be looked at or sent is not used.
+                let is_used = !matches!(target, Target::Buffer);
+                if let (Ok(()), Some(here), true) = (result, here, is_used) {
                     self.catalog.hit(here);
+                    if self.options.tells_use {
+                        let Block { namespace, key, .. } = block;
+                        self.changes.push(Change::Used { namespace, key });
+                    }
                 }
                 let bytes = u64::from(block.place.len);
                 self.landed(token, target, result, buffer, (began_us, bytes));

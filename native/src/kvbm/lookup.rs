@@ -72,15 +72,25 @@ impl Client {
         }
         let hello = self.link.hello();
         let count = |wanted: u8| tiers.iter().filter(|&&tier| tier == wanted).count() as u64;
-        let (below, hits) = (count(tier::DISK), keys.len() as u64 - count(tier::MISS));
+        let (disk, remote) = (count(tier::DISK), count(tier::REMOTE));
+        let hits = keys.len() as u64 - count(tier::MISS);
         let budget_us = hits * u64::from(hello.recompute_us);
-        let bytes = below * u64::from(hello.block_bytes);
+        let bytes = |blocks: u64| blocks * u64::from(hello.block_bytes);
+        let mut needed_us = 0;
+        if disk > 0 {
+            needed_us += table.expected_us(bytes(disk));
+        }
+        if remote > 0 {
+            needed_us += table.expected_remote_us(bytes(remote));
+        }
         // Loading would take longer than computing.
-        if below > 0 && hello.recompute_us > 0 && table.expected_us(bytes) > budget_us {
+        if hello.recompute_us > 0 && needed_us > budget_us {
             self.stats.gated += hits;
+            self.found.gated += hits;
             tiers.fill(tier::MISS);
         }
         self.stats.table_lookups += 1;
+        self.found.count(&tiers);
         Some(tiers)
     }
 

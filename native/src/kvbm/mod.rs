@@ -5,6 +5,7 @@
 //! acknowledged survives `kill -9`; the configured capacity is never exceeded.
 
 pub mod admission;
+mod ahead;
 pub mod arena;
 pub mod board;
 pub mod buffer;
@@ -17,8 +18,10 @@ mod commit;
 mod conn;
 pub mod core;
 pub mod crew;
+mod desk;
 pub mod disk;
 mod doorman;
+mod durations;
 mod epoll;
 mod evict;
 mod figures;
@@ -28,6 +31,7 @@ pub mod health;
 pub mod host;
 mod host_jobs;
 pub mod hub;
+mod hub_options;
 pub mod inbox;
 pub mod io;
 mod jobs;
@@ -48,7 +52,10 @@ pub mod points;
 pub mod record;
 mod recovery;
 pub mod region;
+pub mod remote;
+mod remote_jobs;
 mod reopen;
+pub mod report;
 pub mod ring;
 pub mod s3fifo;
 pub mod scrub;

@@ -225,6 +225,19 @@ fn pieces(
     Ok(hasher.digest())
 }
 
+/// Put a verified payload where it is wanted.
+pub fn deliver_payload(payload: &[u8], target: &Target) -> Result<(), Failure> {
+    match target {
+        Target::Buffer => Ok(()),
+        Target::Memory(memory, at) => {
+            let into = memory.bytes(*at, payload.len());
+            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), into, payload.len()) };
+            Ok(())
+        }
+        Target::Slot(slot) => inside(&slot.gate, || slot.region.write(slot.offset, payload)),
+    }
+}
+
 fn deliver(
     buffer: &[u8],
     read: io::Result<usize>,
@@ -236,19 +249,7 @@ fn deliver(
         return Err(Failure::Damaged(Damage::Short));
     }
     verify(&buffer[..count], expected).map_err(Failure::Damaged)?;
-    match target {
-        Target::Buffer => Ok(()),
-        Target::Memory(memory, at) => {
-            let payload = &buffer[PAGE..PAGE + expected.len as usize];
-            let into = memory.bytes(*at, payload.len());
-            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), into, payload.len()) };
-            Ok(())
-        }
-        Target::Slot(slot) => {
-            let payload = &buffer[PAGE..PAGE + expected.len as usize];
-            inside(&slot.gate, || slot.region.write(slot.offset, payload))
-        }
-    }
+    deliver_payload(&buffer[PAGE..PAGE + expected.len as usize], target)
 }
 
 fn inside(gate: &Gate, copy: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {

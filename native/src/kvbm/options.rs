@@ -47,6 +47,8 @@ pub struct DiskOptions {
     /// Look at the directory, and probe a disk in trouble, so often.
     pub look_us: u64,
     pub copy_threads: usize,
+    /// Tell when blocks are loaded.
+    pub tells_use: bool,
     pub points: Points,
 }
 
@@ -70,6 +72,7 @@ impl DiskOptions {
             sync_us: 1_000_000,
             look_us: 30_000_000,
             copy_threads: 2,
+            tells_use: false,
             points: Points::default(),
         }
     }

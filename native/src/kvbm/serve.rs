@@ -47,6 +47,8 @@ impl Hub {
             (Op::Release, _) => self.release(owner, frame),
             (Op::Events, _) => self.follow(owner, &head),
             (Op::Stats, _) => self.tell_stats(owner, &head),
+            (Op::Prefetch, _) => self.prefetch(owner, frame),
+            (Op::Report, _) => self.reported(frame),
             (Op::Hello | Op::Done | Op::Event | Op::Error, _) => Err("that is not for a client"),
         };
         if let Err(why) = done {
@@ -146,7 +148,7 @@ impl Hub {
         let hub_namespace = self.conn(owner).and_then(|conn| conn.session.as_ref());
         let hub_namespace = hub_namespace.map_or(0, |session| session.hub_namespace);
         let disk = self.disk.as_ref().filter(|_| self.trial.is_open(self.now_us));
-        let (mut hits, mut below) = (0_u64, 0_u64);
+        let (mut hits, mut below, mut remote) = (0_u64, 0_u64, 0_u64);
         let host = self.host.as_ref().filter(|_| frame.head.flags & WITH_SEATS != 0);
         let place = |key: &Key| {
             if host.is_some_and(|host| host.find(hub_namespace, key, bytes).is_some()) {
@@ -154,17 +156,18 @@ impl Hub {
                 return tier::HOST;
             }
             let found = disk.and_then(|disk| disk.find(namespace, key));
-            if found.is_none_or(|(_, len)| len != bytes) {
-                return tier::MISS;
+            if found.is_some_and(|(_, len)| len == bytes) {
+                (hits, below) = (hits + 1, below + 1);
+                return tier::DISK;
             }
-            (hits, below) = (hits + 1, below + 1);
-            tier::DISK
+            if self.is_remote(hub_namespace, key) {
+                (hits, remote) = (hits + 1, remote + 1);
+                return tier::REMOTE;
+            }
+            tier::MISS
         };
         let mut tiers: Vec<u8> = keys.iter().map(place).collect();
-        let expected_us = match disk {
-            Some(disk) if below > 0 => disk.expected_load_us(below * u64::from(bytes)),
-            _ => 0,
-        };
+        let expected_us = self.expected_us(below * u64::from(bytes), remote * u64::from(bytes));
         let gated = recompute_us > 0 && expected_us > hits.saturating_mul(recompute_us.into());
         if gated && hits > 0 {
             tiers.fill(tier::MISS);
@@ -174,6 +177,7 @@ impl Hub {
         self.stats.lookups += 1;
         self.stats.lookup_keys += keys.len() as u64;
         self.stats.hits += hits;
+        self.reported.count(&tiers);
         let mut answer = frame.head.answer();
         (answer.count, answer.extra) = (tiers.len() as u32, expected_us);
         answer.flags = if gated { GATED } else { 0 };
@@ -181,6 +185,14 @@ impl Hub {
             conn.send(&answer, &tiers);
         }
         Ok(())
+    }
+
+    /// Microseconds until so many bytes of each tier would be loaded.
+    pub(super) fn expected_us(&self, disk: u64, remote: u64) -> u64 {
+        let from_disk = self.disk.as_ref().filter(|_| disk > 0);
+        let from_remote = self.remote.as_ref().filter(|_| remote > 0);
+        from_disk.map_or(0, |tier| tier.expected_load_us(disk))
+            + from_remote.map_or(0, |tier| tier.expected_us(remote))
     }
 
     /// Namespace, bytes of a block, microseconds that computing one takes.
@@ -243,7 +255,8 @@ impl Hub {
         let hub_namespace = session.map_or(0, |session| session.hub_namespace);
         let id = self.works.add(Work::new(Kind::Drop, owner, frame.head, keys.len()));
         for (item, key) in keys.iter().enumerate() {
-            let above = self.host.as_mut().is_some_and(|host| host.remove(hub_namespace, key));
+            let above = self.host.as_mut().is_some_and(|host| host.remove(hub_namespace, key))
+                | self.drop_remote(hub_namespace, key);
             let token = id.token(item);
             let below = self.disk.as_mut().is_some_and(|d| d.drop_block(namespace, key, token));
             if let (false, Some(work)) = (below, self.works.get_mut(id)) {

@@ -308,6 +308,6 @@ impl Disk {
     }
 }
 
-fn epoch_ms() -> u64 {
+pub(super) fn epoch_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }

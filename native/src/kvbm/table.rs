@@ -31,6 +31,11 @@ const H_COST: usize = 32;
 const H_QUEUED: usize = 40;
 /// 1: the disk is not to be asked for the moment.
 const H_PAUSED: usize = 48;
+/// The same of the remote tier, and the microseconds until its first block.
+const H_REMOTE_COST: usize = 56;
+const H_REMOTE_QUEUED: usize = 64;
+const H_REMOTE_PAUSED: usize = 72;
+const H_REMOTE_LATENCY: usize = 80;
 
 pub struct Table {
     memory: Memory,
@@ -156,6 +161,21 @@ impl Table {
     }
 }
 
+impl Table {
+    /// What a load from the remote tier costs now.
+    pub fn tell_remote_cost(&self, latency_us: u64, ns_per_mib: u64, queued: u64, paused: bool) {
+        let values = [
+            (H_REMOTE_LATENCY, latency_us),
+            (H_REMOTE_COST, ns_per_mib),
+            (H_REMOTE_QUEUED, queued),
+            (H_REMOTE_PAUSED, paused.into()),
+        ];
+        for (at, value) in values {
+            self.memory.word(at).store(value, Relaxed);
+        }
+    }
+}
+
 /// A client's view.
 pub struct Reader {
     memory: Memory,
@@ -189,7 +209,9 @@ impl Reader {
         match () {
             () if with_arena && has(tier::HOST) => tier::HOST,
             () if has(tier::DISK) && !paused => tier::DISK,
-            () if has(tier::REMOTE) => tier::REMOTE,
+            () if has(tier::REMOTE) && self.memory.word(H_REMOTE_PAUSED).load(Relaxed) == 0 => {
+                tier::REMOTE
+            }
             () => tier::MISS,
         }
     }
@@ -201,8 +223,18 @@ impl Reader {
 
     /// Microseconds until a load of so many bytes would be there.
     pub fn expected_us(&self, bytes: u64) -> u64 {
-        let queued = self.memory.word(H_QUEUED).load(Relaxed);
-        let cost = self.memory.word(H_COST).load(Relaxed);
+        self.moving_us(H_QUEUED, H_COST, bytes)
+    }
+
+    /// The same from the remote tier.
+    pub fn expected_remote_us(&self, bytes: u64) -> u64 {
+        let latency_us = self.memory.word(H_REMOTE_LATENCY).load(Relaxed);
+        latency_us.saturating_add(self.moving_us(H_REMOTE_QUEUED, H_REMOTE_COST, bytes))
+    }
+
+    fn moving_us(&self, queued: usize, cost: usize, bytes: u64) -> u64 {
+        let queued = self.memory.word(queued).load(Relaxed);
+        let cost = self.memory.word(cost).load(Relaxed);
         let total = (u128::from(queued) + u128::from(bytes)) * u128::from(cost);
         u64::try_from((total >> 20) / 1000).unwrap_or(u64::MAX)
     }
@@ -239,6 +271,10 @@ mod tests {
         assert_eq!((reader.find(&key(1), true), reader.expected_us(1 << 20)), (0, 4000));
         table.unset_all(tier::HOST);
         assert_eq!((reader.find(&key(2), true), table.len()), (0, 1));
+        table.set(&key(1), tier::REMOTE);
+        assert_eq!(reader.find(&key(1), true), tier::REMOTE, "the disk is paused");
+        table.tell_remote_cost(500, 1_000_000, 1 << 20, true);
+        assert_eq!((reader.find(&key(1), true), reader.expected_remote_us(1 << 20)), (0, 2500));
     }
 
     #[test]

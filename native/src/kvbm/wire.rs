@@ -45,6 +45,10 @@ pub enum Op {
     Fetch = 19,
     /// Held no more.
     Release = 20,
+    /// Blocks that will be asked for soon; not answered.
+    Prefetch = 21,
+    /// What was looked up in shared memory; not answered.
+    Report = 22,
 }
 
 impl Op {
@@ -52,7 +56,7 @@ impl Op {
         use Op::*;
         let all = [
             Hello, Region, Lookup, Store, Load, Done, Touch, Pin, Unpin, Drop, Cancel, Events,
-            Event, Ping, Stats, Error, Reserve, Commit, Fetch, Release,
+            Event, Ping, Stats, Error, Reserve, Commit, Fetch, Release, Prefetch, Report,
         ];
         all.into_iter().find(|&op| op as u8 == raw)
     }

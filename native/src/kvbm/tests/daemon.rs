@@ -37,6 +37,7 @@ pub fn hub_options(dir: &Dir) -> HubOptions {
         spill: false,
         table_blocks: 0,
         orphan_us: 100_000,
+        remote: None,
         disk: Some(DiskOptions { dir: dir.0.join("disk"), ..options(dir) }),
     }
 }

@@ -1,0 +1,231 @@
+"""The daemon's HTTP endpoints: what is there, what it does, verify, drop.
+
+The core is asked on threads, without the interpreter's lock; whatever happens here, tiers go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from native import _core
+
+LIST_MAX = 65_536
+DROP_MAX = 65_536
+BODY_MAX = 8 << 20
+
+
+class BadRequest(Exception):
+    """The text says what is wrong, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the endpoints are about."""
+
+    core: _core.KvbmCore
+    status: Callable[[], Any]
+    registry: CollectorRegistry
+
+
+def application(subject: Subject) -> Starlette:
+    """All endpoints; who may use them is the caller's to decide."""
+    admin = _Admin(subject)
+    return Starlette(
+        routes=[
+            Route("/health", admin.health),
+            Route("/status", admin.status),
+            Route("/metrics", metrics_endpoint(subject.registry)),
+            Route("/namespaces", admin.namespaces),
+            Route("/blocks", admin.blocks),
+            Route("/verify", admin.verify, methods=["POST"]),
+            Route("/verify", admin.verified),
+            Route("/drop", admin.drop, methods=["POST"]),
+            Route("/prefetch", admin.prefetch, methods=["POST"]),
+        ],
+        exception_handlers={
+            BadRequest: lambda _, error: JSONResponse({"error": str(error)}, 400),
+            TimeoutError: lambda _, error: JSONResponse({"error": str(error)}, 504),
+        },
+    )
+
+
+def metrics_application(registry: CollectorRegistry) -> Starlette:
+    """`/metrics` alone, for everybody."""
+    return Starlette(routes=[Route("/metrics", metrics_endpoint(registry))])
+
+
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def metrics_endpoint(registry: CollectorRegistry) -> Endpoint:
+    async def metrics(_: Request) -> Response:
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return metrics
+
+
+class _Admin:
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._core = subject.core
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"running": self._core.running}, 200 if self._core.running else 503)
+
+    async def status(self, _: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(self._subject.status))
+
+    async def namespaces(self, _: Request) -> Response:
+        rows = await asyncio.to_thread(self._core.namespaces)
+        return JSONResponse([[number, print.hex()] for number, print, *_ in rows])
+
+    async def blocks(self, request: Request) -> Response:
+        """Pages: `cursor` is the last answer's `next`; a page may be shorter than `limit`."""
+        query = request.query_params
+        cursor, limit = _number(query.get("cursor", "0")), _number(query.get("limit", "4096"))
+        rows, following = await asyncio.to_thread(
+            self._core.blocks, cursor, min(max(limit, 1), LIST_MAX)
+        )
+        prints = {row[0]: row[1].hex() for row in await asyncio.to_thread(self._core.namespaces)}
+        wanted = query.get("namespace", "")
+        blocks = [
+            {"namespace": prints.get(number, ""), "key": key.hex(), "bytes": size, "hits": hits}
+            for number, key, size, hits in rows
+            if prints.get(number, "").startswith(wanted)
+        ]
+        return JSONResponse({"blocks": blocks, "next": following})
+
+    async def verify(self, request: Request) -> Response:
+        body = await _body(request)
+        rate = body.get("rate", 0)
+        if not isinstance(rate, int) or not 0 <= rate < 1 << 50:
+            raise BadRequest("`rate` is bytes a second, 0 for no limit")
+        begun = await asyncio.to_thread(self._core.scrub, rate)
+        if not begun:
+            return JSONResponse({"error": "there is no disk to verify"}, 409)
+        return JSONResponse({"begun": True}, 202)
+
+    async def verified(self, _: Request) -> Response:
+        report = await asyncio.to_thread(self._core.scrub_report)
+        if report is None:
+            return JSONResponse({"checked": 0, "bytes": 0, "bad": 0, "done": True, "ever": False})
+        checked, size, bad, done = report
+        document = {"checked": checked, "bytes": size, "bad": bad, "done": done, "ever": True}
+        return JSONResponse(document)
+
+    async def drop(self, request: Request) -> Response:
+        """Forgets the `keys` of a `namespace`, or with `all` everything there (or anywhere)."""
+        body = await _body(request)
+        match body:
+            case {"namespace": str(name), "keys": [*keys]} if keys and len(keys) <= DROP_MAX:
+                print = await self._namespace(name)
+                raw = [_hex(key, "a key", 32) for key in keys]
+                dropped = await asyncio.to_thread(self._core.drop, print, raw)
+            case {"all": True}:
+                said = body.get("namespace")
+                wanted = await self._namespace(said) if isinstance(said, str) else None
+                dropped = await asyncio.to_thread(drop_all, self._core, wanted)
+            case _:
+                raise BadRequest(
+                    f'say {{"namespace": HEX, "keys": [HEX, ...]}} with 1 to {DROP_MAX} keys, or '
+                    '{"all": true} with or without a namespace'
+                )
+        return JSONResponse({"dropped": dropped})
+
+    async def prefetch(self, request: Request) -> Response:
+        """Brings blocks of a chain nearer: `keys`, or `hashes` of the engine with their `group`."""
+        body = await _body(request)
+        size, group = body.get("block_bytes"), body.get("group", 0)
+        match body:
+            case {"namespace": str(name), "keys": [*names]} | {
+                "namespace": str(name),
+                "hashes": [*names],
+            } if names and len(names) <= DROP_MAX and isinstance(size, int) and 0 < size < 1 << 27:
+                print = await self._namespace(name)
+            case _:
+                raise BadRequest(
+                    'say {"namespace": HEX, "block_bytes": N, "keys": [HEX, ...]}, or "hashes" in '
+                    f"place of keys, 1 to {DROP_MAX} of them"
+                )
+        keys = [_hex(one, "a key or hash", 32) for one in names]
+        if "keys" not in body:
+            if not isinstance(group, int) or not 0 <= group < 1 << 32:
+                raise BadRequest("`group` is the number of a group of layers")
+            # The way from a hash to its key is the way back.
+            keys = _core.KvbmCore.hashes(print, keys, group)
+        taken = await asyncio.to_thread(self._core.hint, print, keys, size)
+        return JSONResponse({"taken": taken}, 202)
+
+    async def _namespace(self, name: str) -> bytes:
+        """The fingerprint that begins like this."""
+        rows = await asyncio.to_thread(self._core.namespaces)
+        found = [row[1] for row in rows if row[1].hex().startswith(name.lower())]
+        if len(found) != 1 or len(name) < 4:
+            what = "no namespace begins" if not found else f"{len(found)} namespaces begin"
+            raise BadRequest(f"{what} with `{name[:80]}`; hint: give at least 4 digits of one")
+        return found[0]
+
+
+def drop_all(core: _core.KvbmCore, wanted: bytes | None) -> int:
+    """Forgets every block of a namespace (None: of all); how many there were. Waits."""
+    prints = {row[0]: row[1] for row in core.namespaces()}
+    dropped, cursor = 0, 0
+    while True:
+        rows, following = core.blocks(cursor, 4096)
+        by_print: dict[bytes, list[bytes]] = {}
+        for number, key, *_ in rows:
+            print = prints.get(number)
+            if print is not None and wanted in (None, print):
+                by_print.setdefault(print, []).append(key)
+        dropped += sum(core.drop(print, keys) for print, keys in by_print.items())
+        if following is None:
+            return dropped
+        cursor = following
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request; nothing is an empty one."""
+    size = 0
+    parts = []
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_MAX:
+            raise BadRequest(f"the body is larger than {BODY_MAX} bytes")
+        parts.append(part)
+    text = b"".join(parts)
+    if not text.strip():
+        return {}
+    try:
+        body = orjson.loads(text)
+    except ValueError as error:
+        raise BadRequest(f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise BadRequest(f"`{text[:40]}` is no number")
+    return int(text)
+
+
+def _hex(text: object, what: str, size: int) -> bytes:
+    try:
+        raw = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise BadRequest(f"{what} is {2 * size} hexadecimal digits, got `{str(text)[:80]}`")
+    return raw

@@ -1,0 +1,126 @@
+"""An object store, as far as kvbm uses one: get, create, delete, list, and what went wrong in a few
+words.
+
+Over obstore (the object_store crate), so that S3, its relatives and directories are one thing.
+Invariant: no call takes longer than the configured timeout, and none but `StoreError` is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+
+from kvbm.conf.model import Remote
+from kvbm.remote import StoreError, layout
+
+LIST_CHUNK = 1000
+OBJECT_MAX = (64 << 20) + 2 * 4096
+TIDY_MAX = 200  # characters of a store's own words that are kept
+T = TypeVar("T")
+
+
+class Store:
+    """One address. Raises StoreError where it cannot be one."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._timeout_s = remote.timeout_s
+        self._store: Any = _open(remote)
+
+    async def get(self, path: str) -> bytes | None:
+        """The object, None where there is none."""
+
+        async def work() -> bytes | None:
+            found = await obstore.get_async(self._store, path)
+            if found.meta["size"] > OBJECT_MAX:
+                return b""
+            return bytes(await found.bytes_async())
+
+        try:
+            return await self._within(work())
+        except (FileNotFoundError, NotFoundError):
+            return None
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Writes an object; False: it was there already."""
+        try:
+            await self._within(obstore.put_async(self._store, path, data, mode="create"))
+        except obstore.exceptions.AlreadyExistsError:
+            return False
+        except (FileNotFoundError, NotFoundError):
+            raise StoreError("there is no such bucket or directory") from None
+        return True
+
+    async def delete(self, path: str) -> None:
+        try:
+            await self._within(obstore.delete_async(self._store, path))
+        except (FileNotFoundError, NotFoundError):
+            return
+
+    async def names(self, folder: str) -> AsyncIterator[list[str]]:
+        """Paths of all objects below a folder, some at a time."""
+        stream = obstore.list(self._store, prefix=folder, chunk_size=LIST_CHUNK)
+        while True:
+            try:
+                chunk = await self._within(anext(stream, None))
+            except (FileNotFoundError, NotFoundError):
+                return
+            if chunk is None:
+                return
+            yield [row["path"] for row in chunk]
+
+    async def probe(self) -> None:
+        """Writes, reads and deletes an object: no less tells of a missing bucket, or right. Raises
+        StoreError.
+        """
+        path = f"{layout.PROBE}-{os.urandom(8).hex()}"
+        await self.create(path, b"kvbm")
+        if await self.get(path) != b"kvbm":
+            raise StoreError("what was written is not what is read")
+        await self.delete(path)
+
+    async def _within(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await work
+        except TimeoutError:
+            raise StoreError(f"no answer within {self._timeout_s:g} s") from None
+        except (FileNotFoundError, NotFoundError, obstore.exceptions.AlreadyExistsError):
+            raise
+        except (BaseError, OSError) as error:
+            raise StoreError(_tidy(error)) from None
+
+
+def _open(remote: Remote) -> Any:
+    timeout = f"{max(1, round(remote.timeout_s * 1000))}ms"
+    client: Any = {"timeout": timeout, "connect_timeout": timeout}
+    if remote.endpoint.startswith("http://"):
+        client["allow_http"] = True
+    given = {
+        "endpoint": remote.endpoint, "region": remote.region,
+        "access_key_id": remote.access_key, "secret_access_key": remote.secret_key,
+    }  # fmt: skip
+    config: Any = {name: value for name, value in given.items() if value}
+    retries: Any = {"max_retries": 1}
+    try:
+        if remote.url.startswith("file://"):
+            return obstore.store.from_url(remote.url, mkdir=True)
+        if remote.url.startswith("memory://"):
+            return obstore.store.MemoryStore()
+        if remote.endpoint and "region" not in config:
+            config.setdefault("region", os.environ.get("AWS_REGION", "us-east-1"))
+        return obstore.store.from_url(
+            remote.url, config=config, client_options=client, retry_config=retries
+        )
+    except (BaseError, OSError, ValueError) as error:
+        raise StoreError(_tidy(error)) from None
+
+
+def _tidy(error: Exception) -> str:
+    """The first line of what a store says, which may be a page."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text[:TIDY_MAX]}"

@@ -1,0 +1,155 @@
+"""A small S3, path style and without signatures, whose answers can be made to fail."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from xml.sax.saxutils import escape
+
+HANG_S = 20.0
+
+
+class S3:
+    """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
+    two are of objects' bodies.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.fault = ""
+        self.requests: list[str] = []
+        self.over = threading.Event()
+        handler = type("Handler", (_Handler,), {"store": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> S3:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def blocks(self) -> list[str]:
+        return [path for path in list(self.objects) if len(path.rpartition("/")[2]) == 64]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    store: S3
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _path(self) -> tuple[str, dict[str, list[str]]]:
+        path, _, query = self.path.partition("?")
+        name = urllib.parse.unquote(path).removeprefix("/bucket").lstrip("/")
+        return name, urllib.parse.parse_qs(query, keep_blank_values=True)
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("content-length") or 0))
+
+    def _faulty(self) -> bool:
+        """Whether a fault was the answer."""
+        store = self.store
+        store.requests.append(self.command)
+        if store.fault == "503":
+            self._say(503, b"<Error><Code>SlowDown</Code></Error>")
+        elif store.fault == "404":
+            self._say(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        elif store.fault == "hang":
+            store.over.wait(HANG_S)
+        elif store.fault == "reset":
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            return False
+        self.close_connection = True
+        return True
+
+    def _say(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        body = self._body()
+        if self._faulty():
+            return
+        name, _ = self._path()
+        if name in self.store.objects and self.headers.get("if-none-match") == "*":
+            self._say(412)
+            return
+        self.store.objects[name] = body
+        self._say(200, etag='"x"')
+
+    def do_GET(self) -> None:
+        if self._faulty():
+            return
+        name, query = self._path()
+        if "list-type" in query:
+            self._list(query.get("prefix", [""])[0])
+            return
+        body = self.store.objects.get(name)
+        if body is None:
+            self._say(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        stamp = {"etag": '"x"', "last_modified": "Mon, 30 Nov 2026 00:00:00 GMT"}
+        if self.store.fault == "wrong":
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        if self.store.fault == "half":
+            self.send_response(200)
+            for key, value in stamp.items():
+                self.send_header(key.replace("_", "-"), value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            self.close_connection = True
+            return
+        self._say(200, body, **stamp)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_DELETE(self) -> None:
+        if self._faulty():
+            return
+        self.store.objects.pop(self._path()[0], None)
+        self._say(204)
+
+    def do_POST(self) -> None:
+        """Deletes many."""
+        body = self._body()
+        if self._faulty():
+            return
+        names = re.findall(r"<Key>(.*?)</Key>", body.decode())
+        for name in names:
+            self.store.objects.pop(name, None)
+        deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in names)
+        self._say(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def _list(self, prefix: str) -> None:
+        rows = "".join(
+            f"<Contents><Key>{escape(name)}</Key><Size>{len(data)}</Size>"
+            "<LastModified>2026-11-30T00:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
+            for name, data in sorted(self.store.objects.items())
+            if name.startswith(prefix)
+        )
+        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
+        self._say(200, text.encode())
