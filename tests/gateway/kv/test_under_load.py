@@ -139,7 +139,7 @@ def fleet(tmp_path: Path, model: Path) -> Iterator[Callable[..., Fleet]]:
         yield make
 
 
-def test_reloads_that_change_tokenizer_and_blocks_lose_no_request(
+def test_reloads_that_change_what_prompts_are_lose_no_request(
     fleet: Callable[..., Fleet], model: Path, tmp_path: Path
 ) -> None:
     other = model_folder.write(tmp_path / "other", shift=5)
@@ -149,7 +149,7 @@ def test_reloads_that_change_tokenizer_and_blocks_lose_no_request(
     with Traffic(one.port) as traffic:
         for directives in (
             (f"tokenizer {other};",), ("tokenizer remote;", "kv_events off;"),
-            ("tokenizer off;",), (f"tokenizer {model};", "profile h100-8b-tp1;"),
+            ("tokenizer off;", "block_size 32;"), (f"tokenizer {model};", "profile h100-8b-tp1;"),
             (f"tokenizer {other};", "kv_capacity 5000;"), (f"tokenizer {model};", "slo ttft=1s;"),
         ):  # fmt: skip
             one.reload(one.main(*directives))
