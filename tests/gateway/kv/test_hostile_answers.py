@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 from harness.kv import LANES, chat, receipt, settled
+
+from gateway import engine_tokens
 
 URL = "/v1/chat/completions"
 KIND = {"content-type": "application/json"}
@@ -34,6 +39,38 @@ async def asked(engine: Any, serve: Any) -> Any:
         return made
 
     return start
+
+
+@pytest.mark.parametrize("lane", LANES)
+async def test_an_answer_that_drips_costs_its_deadline_only(  # type: ignore[no-untyped-def]
+    serve, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time, the last one never."""
+    monkeypatch.setattr(engine_tokens, "TIMEOUT_S", 0.5)
+    dripping = False
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = REPLY if URL.encode() in head else b'{"tokens":[1,2,3]}'
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+            writer.write(b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body))
+            if dripping and b"/tokenize" in head:
+                for byte in body * 10:
+                    writer.write(bytes([byte]))
+                    await asyncio.sleep(0.1)
+            writer.write(body)
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    one = SimpleNamespace(address=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    gw = await serve([one], upstream="tokenizer remote;", lane=lane)
+    await settled(gw, "engine")
+    dripping = True
+    async with asyncio.timeout(10):
+        reply = await gw.client.post(URL, json=chat("the of and"))
+    assert (reply.status_code, receipt(reply)["prompt"]) == (200, "bytes")
+    server.close()
 
 
 def tokens(value: Any) -> bytes:
