@@ -132,11 +132,12 @@ class EngineTokens:
             value = orjson.loads(body)
         except ValueError:
             raise NoIds("unreachable") from None
-        if isinstance(value, list):  # /v1/completions/render: one for each prompt
-            value = {**value[0], "alone": len(value) == 1} if value else None
+        alone = not isinstance(value, list) or len(value) == 1
+        if isinstance(value, list) and value:  # /v1/completions/render: one for each prompt
+            value = value[0]
         if not isinstance(value, dict):
             raise NoIds("unreachable")
-        return value
+        return {**value, "alone": alone}
 
     def _lacks(self, key: tuple[str, str, str], now: float, status: int) -> None:
         if key not in self._lacking:
@@ -186,10 +187,10 @@ def _rendered(reply: dict[str, Any]) -> Ids:
     starts = [
         place["offset"]
         for each in (places.values() if isinstance(places, dict) else ())
-        for place in each or ()
+        for place in (each if isinstance(each, list) else ())
         if isinstance(place, dict) and isinstance(place.get("offset"), int)
     ]
-    return Ids(ids[: min(starts, default=0)], "render", whole=False)
+    return Ids(ids[: max(min(starts, default=0), 0)], "render", whole=False)
 
 
 def _ids(value: object) -> list[int]:

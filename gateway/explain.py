@@ -82,7 +82,7 @@ class Explainer:
         named = catalog.find(model)
         if named is not None:
             return named.group, named.model
-        if len(aware) == 1:
+        if len(aware) == 1 and not (model and aware[0].conf.models):
             return aware[0], model
         raise errors.ModelNotFound("model", model=model[:SHOWN_MAX])
 
@@ -188,6 +188,9 @@ def _wishes(headers: object) -> dict[str, str | float]:
     for name, value in headers.items():
         known = BY_NAME.get(str(name).lower())
         if known is None:
+            if str(name).lower().startswith(policy.OWN_PREFIX.decode()):
+                said = str(name)[:SHOWN_MAX]
+                raise errors.BadRequest(what=f"there is no policy header `{said}`")
             continue
         short = known.name.lower()
         header = PolicyHeader(full_name(known), known.kind, known.words, known.low, known.high)

@@ -5,12 +5,14 @@ holds. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 # `vllm:cache_config_info{block_size="16",num_gpu_blocks="27640",...} 1.0`
 _INFO = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\} ", re.MULTILINE)
-_LABEL = re.compile(rb'(\w+)="([0-9]+)"')
+TOKENS_MAX = 10**12  # what is above is nonsense
+_LABEL = re.compile(rb'(\w+)="([0-9]{1,15})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +47,11 @@ def capacity_of(page: bytes) -> int:
         return 0
     labels = {name: int(value) for name, value in _LABEL.findall(found[1])}
     told = labels.get(b"kv_cache_size_tokens", 0)
-    return told or labels.get(b"num_gpu_blocks", 0) * labels.get(b"block_size", 0)
+    told = told or labels.get(b"num_gpu_blocks", 0) * labels.get(b"block_size", 0)
+    return told if told <= TOKENS_MAX else 0
+
+
+def context_of(cards: Iterable[Mapping[str, Any]]) -> int:
+    """The longest context of a server's models; 0 where none is told. Pure."""
+    told = (card.get("max_model_len") for card in cards)
+    return max((n for n in told if isinstance(n, int) and 0 < n <= TOKENS_MAX), default=0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import uniform
 from typing import TYPE_CHECKING
 
-from gateway.facts import Facts, capacity_of
+from gateway.facts import Facts, capacity_of, context_of
 from gateway.logs import log
 from gateway.models import CARDS_MAX, LIST, parse
 from gateway.upstream import ControlPlane, Unreachable
@@ -64,6 +64,9 @@ class Inquiry:
             except (Unreachable, TimeoutError) as error:
                 log.debug("upstream `%s`: facts of %s: %s", *key, error)
                 facts = None
+            except Exception:  # outermost loop of the task: asking must not end
+                log.exception("upstream `%s`: fault while asking %s what it is", *key)
+                facts = None
             if facts is not None:
                 pause = ASK_S
                 if self._known.get(key) != facts:
@@ -88,10 +91,8 @@ class Inquiry:
             if not capacity:
                 status, page = await self._control.get(group, engine, "/metrics", TIMEOUT_S)
                 capacity = capacity_of(page) if status == 200 else 0
-        lengths = [n for card in cards if isinstance(n := card.get("max_model_len"), int) and n > 0]
-        return Facts(
-            frozenset(card["id"] for card in cards[:CARDS_MAX]), max(lengths, default=0), capacity
-        )
+        names = frozenset(card["id"] for card in cards[:CARDS_MAX])
+        return Facts(names, context_of(cards), capacity)
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

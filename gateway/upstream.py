@@ -7,6 +7,7 @@ redirects are not followed; the upstream's `api_key` is sent as bearer token and
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -106,19 +107,24 @@ class ControlPlane:
         name = self._ways[group.name][1] if group.name in self._ways else ""
         body = b""
         try:
-            async with self._client(line.unix_path, group.name).stream(
-                method,
-                f"{scheme}://{host}{path}",
-                headers=headers,
-                content=content or None,
-                timeout=timeout_s,
-                extensions={"sni_hostname": name} if name else {},
-            ) as reply:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client(line.unix_path, group.name).stream(
+                    method,
+                    f"{scheme}://{host}{path}",
+                    headers=headers,
+                    content=content or None,
+                    timeout=timeout_s,
+                    extensions={"sni_hostname": name} if name else {},
+                ) as reply,
+            ):
                 async for part in reply.aiter_bytes():
                     body += part
                     if len(body) > REPLY_BYTES_MAX:
                         raise Unreachable(f"its reply is larger than {REPLY_BYTES_MAX} bytes")
                 return reply.status_code, body
+        except TimeoutError:  # of all of it: each read has one of its own
+            raise Unreachable(f"no whole reply in {timeout_s:g}s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             text = str(error)
             name = type(error).__name__

@@ -16,7 +16,7 @@ from native._core import Prompt, Template, Tokenizer
 CACHE_BYTES = 64 << 20  # of texts and their ids, per tokenizer
 # What is read on the event loop: a millisecond of it at most. Larger goes to a thread.
 BODY_INLINE = 64 << 10  # bytes of JSON
-MESSAGES_INLINE = 100
+OBJECTS_INLINE = 300  # messages, parts, tools: each has its work
 TEXT_INLINE = {"fastokens": 32 << 10, "tokenizers": 1 << 10}  # bytes that no cache holds
 
 
@@ -49,7 +49,7 @@ class Vocabulary:
     @staticmethod
     def reads_quickly(body: bytes) -> bool:
         """Whether `read` is quick enough for the event loop."""
-        return len(body) <= BODY_INLINE and body.count(b'"role"') <= MESSAGES_INLINE
+        return len(body) <= BODY_INLINE and body.count(b"{") <= OBJECTS_INLINE
 
     def is_quick(self, text: str) -> bool:
         """Whether `prompt` is quick enough for the event loop."""

@@ -46,6 +46,7 @@ CATCH_ALL: dict[str, str] = {
     "gateway/two_legs.py": "likewise",
     "gateway/health.py": "the loop of a check",
     "gateway/discovery.py": "the loop of an asking",
+    "gateway/inquiry.py": "the loop of an asking",
     "gateway/tokens.py": "the loop of a loading",
     "gateway/events.py": "the loop of the thread that follows all engines",
     "gateway/children.py": "the outermost frame of a newborn process",

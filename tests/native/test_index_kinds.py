@@ -110,6 +110,24 @@ def test_a_recurrent_state_is_needed_at_the_end_of_the_prefix(engine: Engine) ->
     assert engine.device(IDS[: 3 * SIZE]) == 0, "no state is of less than four blocks"
 
 
+def test_a_group_of_recurrent_states_may_come_first_and_in_blocks_of_any_size(
+    engine: Engine,
+) -> None:
+    """Hybrid models align their states to blocks of 2096 tokens, say; attention has others."""
+    odd = 6 * SIZE + 8
+    state = stored(IDS[:odd], odd, group_idx=0, kv_cache_spec_kind="mamba")
+    engine.send(state)
+    assert engine.device() == odd, "nothing is known of any other group yet"
+    engine.send(stored(IDS, SIZE, group_idx=1))
+    assert engine.index.block_size(engine.slot) == SIZE
+    assert engine.device() == 0, "no state lies at the end of a block of the attention"
+    whole = stored(IDS[: 8 * SIZE], 8 * SIZE, group_idx=0, kv_cache_spec_kind="mamba")
+    whole.block_hashes = [names()[7]]
+    other = Engine(engine.index)
+    other.send(whole, stored(IDS, SIZE, group_idx=1))
+    assert other.device() == 8 * SIZE
+
+
 @pytest.mark.parametrize("kind", ["chunked_local_attention", "cross_attention", "unknown", "new"])
 def test_groups_that_say_nothing_of_prefixes_are_ignored_and_counted(
     engine: Engine, kind: str

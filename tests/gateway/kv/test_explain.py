@@ -85,11 +85,23 @@ async def test_headers_alias_and_text_are_as_in_a_request(gw) -> None:  # type: 
         ({"request": {"messages": []}, "path": 7}, 400, "path"),
         ({"request": {"messages": []}, "headers": {"x-kvgate-policy": "best"}}, 400, "Policy"),
         ({"request": {"messages": []}, "headers": 3}, 400, "headers"),
+        ({"request": {"messages": []}, "headers": {"X-KVGate-Sesion": "a"}}, 400, "Sesion"),
     ],
 )
 async def test_what_cannot_be_explained_is_said(gw, asked: Any, status: int, what: str) -> None:  # type: ignore[no-untyped-def]
     reply = await gw.admin.post("/kvgate/explain", json=asked)
     assert reply.status_code == status and what in reply.json()["error"]["message"]
+
+
+async def test_a_model_that_no_request_could_ask_for(sim, serve) -> None:  # type: ignore[no-untyped-def]
+    gw = await serve([sim()], upstream="model sim alias=default; tokenizer off;")
+    for model, status in (("sim", 200), ("default", 200), ("", 200), ("other", 404)):
+        asked = chat("a", **({"model": model} if model else {}))
+        if not model:
+            del asked["model"]
+        assert (await gw.client.post(URL, json=asked)).status_code == status
+        reply = await gw.admin.post("/kvgate/explain", json={"request": asked})
+        assert reply.status_code == status, reply.text
 
 
 async def test_it_is_for_administrators(gw) -> None:  # type: ignore[no-untyped-def]

@@ -115,11 +115,19 @@ async def test_deep_values_beside_the_content(odd, quiet, place: str) -> None:  
     assert reply.status_code == 200 and quiet()
 
 
-async def test_very_many_messages_are_read_beside_the_event_loop(odd, quiet) -> None:  # type: ignore[no-untyped-def]
-    """Few bytes, but each message has its work."""
+@pytest.mark.parametrize("kind", ["messages", "parts", "tools"])
+async def test_very_many_small_things_are_read_beside_the_event_loop(odd, quiet, kind: str) -> None:  # type: ignore[no-untyped-def]
+    """Few bytes, but each of them has its work."""
     gw = await odd()
-    for count, lane in ((40, "express"), (1500, "starlette")):
-        messages = [{"role": "user", "content": "x"}] * count
-        reply = await gw.client.post(URL, json=chat("", messages=messages))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    for count, lane in ((40, "express"), (400, "starlette")):
+        body = {
+            "messages": {"messages": [{"role": "user", "content": "x"}] * count},
+            "parts": {"messages": [
+                {"role": "user", "content": [{"type": "text", "text": "x"}] * count}
+            ]},
+            "tools": {"tools": [tool] * count},
+        }[kind]  # fmt: skip
+        reply = await gw.client.post(URL, json={**chat("x"), **body})
         assert receipt(reply)["prompt"] == "local" and quiet()
         assert gw.running.lines()[-1]["lane"] == lane
