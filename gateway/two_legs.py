@@ -182,7 +182,9 @@ class TwoLegs(Fetching):
         kv, team = self._ctx.kv, self.decode.team
         assert kv is not None and kv.prompt is not None and team.scorer is not None
         kv.why, kv.prefill, kv.computed = why, None, None
-        kv.choice = team.scorer.at(self.decode.place, kv.prompt, monotonic())
+        now = monotonic()
+        kv.over(now, -1)  # it was to be less work
+        kv.choice = team.scorer.at(self.decode.place, kv.prompt, now)
         self._owner.answer_at(self.decode)
 
     # ---- again ----
