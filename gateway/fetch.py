@@ -84,10 +84,14 @@ class Fetching:
         else:
             self._apart(engine)
 
-    def answered(self, leg: Leg) -> None:
-        """A leg that answers has ended, or never began."""
-        if self.transfer.state != "taken":
-            return
+    def answered(self, leg: Leg) -> bool:
+        """A leg that answers has ended, or never began. True: what follows is seen to."""
+        if self.transfer.state == "taken":
+            self._ended_taken(leg)
+        return False
+
+    def _ended_taken(self, leg: Leg) -> None:
+        """It had the parameters."""
         engine = self._ctx.engine
         assert engine is not None
         gone = leg.error in LOST

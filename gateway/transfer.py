@@ -55,6 +55,13 @@ class Transfer:
         assert self.state == "asked"
         self._handed, self.held_at, self.state = handed, now, "held"
 
+    def anew(self, handed: Handed) -> Transfer:
+        """The same blocks, which nobody can have fetched: what was told of them was wrong."""
+        other = Transfer(self.prefill, 0.0, self.asked_at)
+        other.deadline = self.deadline
+        other.hold(handed, self.asked_at)
+        return other
+
     def fresh(self, now: float) -> bool:
         """Whether the parameters are there and may be used."""
         if self.state == "held" and now > self.deadline:

@@ -57,7 +57,7 @@ RANKS = (
     PHASES,
     ("verdict", "ending", "release"),
     ("fetch",),
-    ("two_legs",),
+    ("two_legs", "push"),
     ("exchange", "explain"),
     ("pipeline",),
     ("api",),
