@@ -7,6 +7,8 @@ from wrong KV blocks is a wrong answer. E2E_ENGINE=sim: simulated engines, pull 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -149,6 +151,16 @@ def revive(engine: Engine) -> None:
     if not engine.server.alive:
         engine.launch()
         engine.server.wait_ready()
+
+
+def freeze(engine: Engine) -> None:
+    """Stops all its processes where they are; its sockets still take what is sent."""
+    os.killpg(engine.server.pid, signal.SIGSTOP)
+
+
+def thaw(engine: Engine) -> None:
+    if engine.server.alive:
+        os.killpg(engine.server.pid, signal.SIGCONT)
 
 
 def post(engine: Engine, path: str, body: dict[str, object]) -> httpx.Response:

@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass, field
 
 import httpx
+from e2e.disagg import pair as pairs
 from e2e.disagg.asks import Ask
+from e2e.disagg.pair import Pair
 from harness import waiting
 
 
@@ -97,3 +99,19 @@ class Volley:
         for choice in choices if isinstance(choices, list) else []:
             outcome.ids += choice.get("token_ids") or []
             outcome.whole = not outcome.ask[1].get("stream")
+
+
+def judge(pair: Pair, outcomes: list[Outcome]) -> None:
+    """No token that the single engine would not have given, and no reply whole but short."""
+    for outcome in outcomes:
+        path, body = outcome.ask
+        reply = pairs.post(pair.single, path, {**body, "stream": False, "stream_options": None})
+        if reply.status_code != 200:
+            assert outcome.status == reply.status_code, outcome
+            continue
+        right = reply.json()["choices"][0]["token_ids"]
+        if outcome.whole:
+            assert outcome.ids == right, outcome
+        else:
+            assert outcome.ids == right[: len(outcome.ids)], outcome
+            assert outcome.error or outcome.status not in (0, 200), outcome
