@@ -12,6 +12,7 @@ Invariant: every `sent` has its `over`, whatever became of the leg.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.counts_kv import KvCounts
     from gateway.engine import Engine
     from gateway.routed import Routed
-    from native._core import Index
+    from native._core import Index, Ticket
 
 SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
 SETTLE_S = 0.5  # after its request's end: then the engine's events, which are late, are the truth
@@ -37,6 +38,15 @@ class Trust(Protocol):
 
     def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> None:
         """An engine said what it found; times are monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a prefill leg stands for in the ledger and the index while it runs."""
+
+    engine: Engine
+    ticket: Ticket
+    prediction: int
 
 
 class Decisions:
@@ -73,6 +83,30 @@ class Decisions:
             holds = engine.capacity_tokens or engine.team.kv_tokens
             self._index.assume(engine.index_slot, kv.prompt, holds)
 
+    def prefill_sent(self, kv: Routed, engine: Engine) -> Charge:
+        """A leg is about to start that only computes the prompt."""
+        now = monotonic()
+        assert kv.prefill is not None and kv.prompt is not None
+        prediction = -1
+        if self._index is not None and engine.index_slot >= 0:
+            prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+        return Charge(engine, kv.prefill.start(now), prediction)
+
+    def prefill_over(self, kv: Routed, charge: Charge, done: bool) -> None:
+        """It has ended; `done`: the prompt is computed."""
+        now, engine = monotonic(), charge.engine
+        if done:
+            charge.ticket.first(now)
+        charge.ticket.end(now, 1 if done else None)
+        if self._index is None:
+            return
+        if charge.prediction >= 0:
+            self._index.settle(charge.prediction, now + SETTLE_S)
+        prompt = kv.prompt if done and engine.index_slot >= 0 else None
+        if prompt is not None and (not prompt.exact or self._trust.assumes(engine)):
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, prompt, holds)
+
     def over(self, kv: Routed, tokens: int) -> None:
         """A leg has ended; `tokens` of its answer, -1 = not known."""
         now = monotonic()
@@ -85,14 +119,15 @@ class Decisions:
         """A request has ended."""
         kv, leg = ctx.kv, ctx.leg
         assert kv is not None
-        cached = -1
-        if leg is not None and leg.error is None and leg.status == 200:
+        cached, engine = -1, ctx.engine
+        if kv.computed is not None and ctx.two is not None:
+            engine, cached = ctx.two.found()
+        elif leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
         # something else than lay there when it was sent: that says nothing of the events.
-        row = None if kv.choice is None else kv.choice.row
+        row = None if kv.reader is None else kv.reader.row
         at_once = row is not None and not row.waiting and not row.predicted
-        if cached >= 0 and kv.comparable and at_once:
-            engine = ctx.attempts[-1].engine
+        if cached >= 0 and kv.comparable and at_once and engine is not None:
             self._trust.observe(engine, kv.matched, cached, monotonic())

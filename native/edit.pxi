@@ -57,14 +57,40 @@ cdef inline bint named(const char* p, Py_ssize_t start, Py_ssize_t stop, const c
 
 cdef class Edits:
     """`model_to`: what the reply's "model" shall read (empty = leave it). `drop_usage`: cut the usage chunk
-    of a stream and the null usage of its other chunks."""
+    of a stream and the null usage of its other chunks. `with_cached`: what it shall count as cached."""
     cdef bytes model_to
     cdef bint drop_usage
+    cdef bytes cached             # None = leave it
 
     def __init__(self, model_to=b"", drop_usage=False):
         import json
         self.model_to = json.dumps(model_to.decode("utf-8", "replace"), ensure_ascii=False).encode() if model_to else b""
         self.drop_usage = drop_usage
+
+    def with_cached(self, long long tokens):
+        """The same edits, and the usage says so many tokens were found in a cache."""
+        cdef Edits more = Edits()
+        more.model_to = self.model_to
+        more.drop_usage = self.drop_usage
+        more.cached = b"%d" % tokens
+        return more
+
+    cdef bytes _usage(self, bytes text):
+        """The numbers of cached tokens in a usage object; there are few, and none in other events."""
+        cdef Py_ssize_t at, i
+        for name in (b'"cached_tokens":', b'"cache_read_input_tokens":'):
+            at = text.rfind(name)
+            if at < 0 or text.rfind(b'"usage":', 0, at) < 0:
+                continue
+            at += len(name)
+            while at < len(text) and text[at] == 32:
+                at += 1
+            i = at
+            while i < len(text) and 48 <= text[i] <= 57:
+                i += 1
+            if i > at:
+                text = b"%b%b%b" % (text[:at], self.cached, text[i:])
+        return text
 
     cpdef bytes model(self, bytes text):
         """`text` with the reply's own "model" replaced; see model_value."""
@@ -81,11 +107,15 @@ cdef class Edits:
             if b'"usage":{' in text and b'"choices":[]' in text:
                 return b""
             text = text.replace(b',"usage":null', b"", 1)
+        if self.cached is not None and b'"usage":' in text:
+            text = self._usage(text)
         return self.model(text)
 
     cpdef bytes json(self, bytes body):
         """A whole JSON reply: its top-level "model", wherever that stands."""
         from native import _core
+        if self.cached is not None:
+            body = self._usage(body)
         if not self.model_to:
             return body
         try:

@@ -104,6 +104,10 @@ class Sink:
     requests: int
     def cut(self) -> None: ...
 
+class Nobody(Sink):
+    """Stands for a client that is not there: takes any leg, one at a time, and nothing of a
+    reply."""
+
 class Client(Sink):
     def __init__(self, gate: Any, app: Any, listener: Any, registry: set[Client]) -> None: ...
     @property
@@ -192,12 +196,16 @@ class Edits:
     def model(self, text: bytes) -> bytes: ...
     def event(self, text: bytes) -> bytes: ...
     def json(self, body: bytes) -> bytes: ...
+    def with_cached(self, tokens: int) -> Edits: ...
 
 class Leg:
     request: Request
     target: bytes
     method: bytes
     total_s: float
+    not_after: float
+    linger_s: float
+    keep_max: int
     host: bytes
     extra: bytes
     body: bytes | None
@@ -231,6 +239,8 @@ class Leg:
         reply_plan: ReplyPlan,
         owner: Any,
     ) -> None: ...
+    @property
+    def reply(self) -> bytes | None: ...
     @property
     def phase(self) -> str: ...
     @property

@@ -29,10 +29,12 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
-     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts"),
+     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
+     "transfer", "pairing"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
+    ("pairs",),
     ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
@@ -48,8 +50,11 @@ RANKS = (
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
     ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
     ("fronts",),
+    ("legs",),
     PHASES,
-    ("verdict",),
+    ("verdict", "ending", "release"),
+    ("fetch",),
+    ("two_legs",),
     ("exchange", "explain"),
     ("pipeline",),
     ("api",),
@@ -66,7 +71,7 @@ RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
-    "sources", "trust",
+    "sources", "trust", "transfer", "pairs", "pairing",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -23,6 +23,7 @@ pub mod msgpack;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
+pub mod recast;
 pub mod samples;
 pub mod scan;
 pub mod score;
@@ -96,7 +97,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_prompt::Prompt;
     #[pymodule_export]
-    use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
+    use crate::py_scan::{rewrite_body, scan_body, splice_body, Recast, Scan};
     #[pymodule_export]
     use crate::py_sim::{policies, simulate, Simulated, Trace};
     #[pymodule_export]
