@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from e2e.disagg.pair import LEASE_S, MODEL, Pair
+from e2e import fleet
+from e2e.disagg.pair import LEASE_S, MODEL, WEIGHTS, Pair
+from harness import waiting
 from harness.gateway import Gateway, free_ports
 
 CONFIG = """\
@@ -18,6 +21,9 @@ http {{
         model {model};
         server 127.0.0.1:{prefill} role=prefill;
         server 127.0.0.1:{decode} role=decode;
+        kv_aware;
+        kv_events off;
+        tokenizer {tokenizer};
         disaggregate {when};
         kv_lease {lease}s;
         health_check interval=1s timeout=2s fails=2;
@@ -55,6 +61,11 @@ class Front:
     gateway: Gateway
     lanes: dict[str, str]  # base URL by lane
 
+    def tokens(self) -> str:
+        """Where token ids of prompts come from."""
+        found: Any = self.gateway.status()
+        return str(found["upstreams"]["pair"]["tokenizer"]["state"])
+
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the gateway's series of that name that carry `labels`."""
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
@@ -74,18 +85,22 @@ def running(pair: Pair, folder: Path, rules: Rules = Rules()) -> Iterator[Front]
     config = CONFIG.format(
         model=MODEL, prefill=pair.prefill.port, decode=pair.decode.port, when=rules.when,
         lease=LEASE_S, upstream=rules.upstream, http=rules.http, location=rules.location,
+        tokenizer=WEIGHTS if fleet.KIND == "vllm" else "remote",
         folder=folder, express=express, starlette=starlette, admin=admin,
     )  # fmt: skip
     process = Gateway(config, folder, admin=admin)
     try:
         process.wait_ready(("127.0.0.1", express))
-        yield Front(
+        made = Front(
             process,
             {
                 "express": f"http://127.0.0.1:{express}",
                 "starlette": f"http://127.0.0.1:{starlette}",
             },
         )
+        # The tokenizer is loaded in the background; prompts that cannot be read go to one engine.
+        waiting.until(lambda: made.tokens() in ("local", "engine"), "token ids of prompts", 60)
+        yield made
         assert process.alive, process.log()[-4000:]
     finally:
         process.stop()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,11 +32,10 @@ MODEL = "tiny"
 WEIGHTS = fleet.CACHE / "tiny-llama"
 BLOCK = 32  # tokens
 PREFILL_LEN, DECODE_LEN = 4096, 3584  # tokens of context: some requests fit only the one
-KV_BYTES = 16 << 20  # 16 Ki tokens
+KV_TOKEN_BYTES = 1024  # of the tiny model
+KV_BYTES = 16 << 20
 LEASE_S = 12
-EXTERNAL = ("vllm:prompt_tokens_by_source_total", "external_kv_transfer")
-LOCAL = ("vllm:prompt_tokens_by_source_total", "local_compute")
-CACHED = ("vllm:prompt_tokens_by_source_total", "local_cache_hit")
+SOURCES = "vllm:prompt_tokens_by_source_total"
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 
 
@@ -74,9 +75,27 @@ def usage(engine: Engine) -> float:
     return engine.counter("vllm:kv_cache_usage_perc")
 
 
-def tokens(engine: Engine, source: tuple[str, str]) -> float:
-    """Prompt tokens of a source so far: EXTERNAL, LOCAL or CACHED."""
-    return engine.counter(source[0], source=source[1])
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Prompt tokens of an engine so far, by where their KV came from."""
+
+    moved: int  # from another engine
+    computed: int
+    cached: int
+
+    def __sub__(self, before: Prompts) -> Prompts:
+        return Prompts(
+            self.moved - before.moved,
+            self.computed - before.computed,
+            self.cached - before.cached,
+        )
+
+
+def prompts(engine: Engine) -> Prompts:
+    return Prompts(*(
+        int(engine.counter(SOURCES, source=source))
+        for source in ("external_kv_transfer", "local_compute", "local_cache_hit")
+    ))  # fmt: skip
 
 
 def engine(role: Role, setup: Setup | None, folder: Path) -> Engine:
@@ -165,3 +184,12 @@ def thaw(engine: Engine) -> None:
 
 def post(engine: Engine, path: str, body: dict[str, object]) -> httpx.Response:
     return httpx.post(engine.base_url + path, json=body, timeout=60)
+
+
+def overwrite(engine: Engine) -> None:
+    """Other prompts take every block of it that is free, twice over."""
+    for number in range(2 * KV_BYTES // KV_TOKEN_BYTES // PREFILL_LEN):
+        drawn = random.Random(f"{engine.port} {number} {time.monotonic()}")
+        prompt = [drawn.randrange(100, 40_000) for _ in range(PREFILL_LEN - 100)]
+        body: dict[str, object] = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+        assert post(engine, "/v1/completions", body).status_code == 200

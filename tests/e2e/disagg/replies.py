@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -59,16 +59,36 @@ def comparable(reply: Any) -> object:
     return found
 
 
-def differing(
-    http: httpx.Client, base_url: str, run: str, expected: dict[str, Reply]
-) -> dict[str, str]:
-    """What is answered otherwise than expected, of the hundred requests of that run."""
-    found = {}
-    for name, asked in asks.hundred(run):
-        got = ask(http, base_url, asked)
+@dataclass(slots=True)
+class Hundred:
+    """What became of a hundred requests through the gateway. `handed`: prompt tokens of those that
+    two engines answered, by the receipt; `alone`: that one engine had to read.
+    """
+
+    differing: dict[str, str] = field(default_factory=dict)
+    why: dict[str, int] = field(default_factory=dict)
+    handed: int = 0
+    alone: int = 0
+
+    def add(self, name: str, asked: Ask, expected: Reply, got: Reply) -> None:
         # Stock replies have the field, empty; a streamed event has none.
         filled = re.search(rb'"kv_transfer_params": ?(?!null)', got.raw)
-        different = "kv_transfer_params in it" if filled else expected[name].differs(got)
+        different = "kv_transfer_params in it" if filled else expected.differs(got)
         if different:
-            found[name] = different
+            self.differing[name] = different
+        counts = re.findall(rb'"(?:prompt|input)_tokens": ?(\d+)', expected.raw)
+        tokens = max(map(int, counts), default=0)
+        if "x-kvgate-prefill" in got.headers:
+            self.handed += tokens
+        else:
+            self.alone += tokens * int(str(asked[1].get("n", 1)))
+        why = got.headers.get("x-kvgate-disaggregate", "not asked")
+        self.why[why] = self.why.get(why, 0) + 1
+
+
+def hundred(http: httpx.Client, base_url: str, run: str, expected: dict[str, Reply]) -> Hundred:
+    """Asks them one after another."""
+    found = Hundred()
+    for name, asked in asks.hundred(run):
+        found.add(name, asked, expected[name], ask(http, base_url, asked))
     return found

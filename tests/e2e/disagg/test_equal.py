@@ -11,8 +11,9 @@ import pytest
 from e2e.disagg import asks, front
 from e2e.disagg import pair as pairs
 from e2e.disagg.front import Front
-from e2e.disagg.pair import Pair
-from e2e.disagg.replies import Reply, ask, differing
+from e2e.disagg.pair import KV_TOKEN_BYTES, Pair, Prompts
+from e2e.disagg.replies import Reply, ask, hundred
+from e2e.fleet import KIND
 from harness import waiting
 
 LANES = ("express", "starlette")
@@ -39,23 +40,19 @@ def expected(pair: Pair, http: httpx.Client) -> dict[str, Reply]:
 def test_a_hundred_requests_are_answered_as_by_a_single_engine(
     lane: str, pair: Pair, through: Front, http: httpx.Client, expected: dict[str, Reply]
 ) -> None:
-    assert [name for name, reply in expected.items() if reply.status != 200] == []
+    refused = {name for name, reply in expected.items() if reply.status != 200}
+    assert refused <= ({"echo", "two texts"} if KIND == "sim" else set())
     for engine in (pair.prefill, pair.decode):
         pairs.post(engine, "/reset_prefix_cache", {})
-    before = [pairs.tokens(pair.decode, source) for source in (pairs.EXTERNAL, pairs.LOCAL)]
-    assert differing(http, through.lanes[lane], "equal", expected) == {}
+    before = pairs.prompts(pair.decode)
+    found = hundred(http, through.lanes[lane], "equal", expected)
+    assert found.differing == {}
     pair.wait_idle()
-    now = [pairs.tokens(pair.decode, source) for source in (pairs.EXTERNAL, pairs.LOCAL)]
-    print(
-        "e2e: decode engine, tokens",
-        dict(
-            zip(
-                ("moved", "computed"),
-                (int(a - b) for a, b in zip(now, before, strict=True)),
-                strict=True,
-            )
-        ),
-    )
+    now = pairs.prompts(pair.decode) - before
+    print(f"e2e: {lane}: {found.handed} tokens handed over, {found.alone} not, by {found.why}")
+    assert found.handed > 4 * found.alone > 0
+    assert now.moved == found.handed
+    assert now.computed + now.cached == found.alone
 
 
 def test_only_the_missing_blocks_of_a_conversation_move(
@@ -65,20 +62,17 @@ def test_only_the_missing_blocks_of_a_conversation_move(
     whole = ask(http, through.lanes["express"], first)
     pair.wait_idle()
     bytes_before = pair.decode.counter("vllm:nixl_bytes_transferred_sum")
-    moved = pairs.tokens(pair.decode, pairs.EXTERNAL)
-    computed = pairs.tokens(pair.decode, pairs.LOCAL)
+    before = pairs.prompts(pair.decode)
     content: Any = whole.content
     prompt = [*first[1]["prompt"], *content["choices"][0]["token_ids"]]  # type: ignore[misc]
     prompt += asks.ids("and then", 100)
     second = asks.completion("", 1, prompt=prompt)
     got = ask(http, through.lanes["express"], second)
     assert not ask(http, pair.single.base_url, second).differs(got)
-    held = 20 * pairs.BLOCK  # what both engines have in whole blocks, at the least
-    waiting.until(
-        lambda: pairs.tokens(pair.decode, pairs.EXTERNAL) > moved, "tokens to be moved", 10
-    )
-    assert pairs.tokens(pair.decode, pairs.EXTERNAL) - moved == len(prompt) - held
-    assert pairs.tokens(pair.decode, pairs.LOCAL) == computed
-    blocks = -(-(len(prompt) - held) // pairs.BLOCK)
+    pair.wait_idle()
+    held = 20 * pairs.BLOCK  # the decode engine has them in whole blocks
+    missing = len(prompt) - held
+    waiting.until(lambda: pairs.prompts(pair.decode) != before, "the request to be counted", 10)
+    assert pairs.prompts(pair.decode) - before == Prompts(missing, computed=0, cached=held)
     sent = pair.decode.counter("vllm:nixl_bytes_transferred_sum") - bytes_before
-    assert sent == blocks * pairs.BLOCK * 1024
+    assert sent == -(-missing // pairs.BLOCK) * pairs.BLOCK * KV_TOKEN_BYTES

@@ -31,13 +31,6 @@ def mended(pair: Pair) -> Iterator[None]:
     pair.wait_idle(LEASE_S + 30)
 
 
-def overwrite(pair: Pair) -> None:
-    """Other prompts take every block of the prefill engine that is free."""
-    for number in range(2 * pairs.KV_BYTES // 1024 // pairs.PREFILL_LEN):
-        path, body = asks.completion(f"over it {number}", pairs.PREFILL_LEN - 100, max_tokens=1)
-        assert pairs.post(pair.prefill, path, body).status_code == 200
-
-
 def expired(pair: Pair, before: float) -> None:
     waiting.until(
         lambda: pair.prefill.counter(pairs.EXPIRED) > before, "the lease to run out", LEASE_S + 20
@@ -73,7 +66,7 @@ def test_a_gateway_that_was_late_prefills_again(lane: str, pair: Pair, through: 
         try:
             pairs.thaw(pair.prefill)
             expired(pair, before)
-            overwrite(pair)
+            pairs.overwrite(pair.prefill)
         finally:
             through.gateway.signal_tree(signal.SIGCONT)
     assert [(one.status, one.error) for one in volley.outcomes if not one.whole] == []
@@ -93,7 +86,7 @@ def test_a_decode_engine_that_was_late_reads_nothing(
     ask = asks.completion(f"late decode {lane} {stream}", 20 * pairs.BLOCK, **fields)
     with Volley(through.lanes[lane], [ask], end_s=END_S) as volley:
         expired(pair, before)
-        overwrite(pair)
+        pairs.overwrite(pair.prefill)
         pairs.thaw(pair.decode)
     judge(pair, volley.outcomes)
     assert not poisoned(pair, volley.outcomes)

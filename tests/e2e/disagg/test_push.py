@@ -10,8 +10,8 @@ import pytest
 from e2e.disagg import asks, front
 from e2e.disagg import pair as pairs
 from e2e.disagg.front import Front, Rules
-from e2e.disagg.pair import Pair, Setup
-from e2e.disagg.replies import ask, differing
+from e2e.disagg.pair import Pair, Prompts, Setup
+from e2e.disagg.replies import ask, hundred
 from harness import waiting
 
 pytestmark = pytest.mark.long
@@ -42,27 +42,27 @@ def test_a_hundred_requests_are_answered_as_by_a_single_engine(
             name: ask(http, push_pair.single.base_url, asked)
             for name, asked in asks.hundred(f"push {lane}")
         }
-        before = pairs.tokens(push_pair.decode, pairs.EXTERNAL)
-        assert differing(http, through.lanes[lane], f"push {lane}", expected) == {}
+        before = pairs.prompts(push_pair.decode)
+        found = hundred(http, through.lanes[lane], f"push {lane}", expected)
+    assert found.differing == {}
     push_pair.wait_idle()
-    moved = pairs.tokens(push_pair.decode, pairs.EXTERNAL) - before
-    print(f"e2e: push, {moved:.0f} tokens moved")
-    assert moved > 0
+    now = pairs.prompts(push_pair.decode) - before
+    print(f"e2e: push, {lane}: {found.handed} tokens handed over, {found.alone} not")
+    assert now.moved == found.handed > 4 * found.alone > 0
+    assert now.computed + now.cached == found.alone
 
 
 def test_only_the_missing_blocks_of_a_conversation_move(push_pair: Pair, through: Front) -> None:
+    held, new = 20 * pairs.BLOCK, 100
     with httpx.Client(timeout=120) as http:
-        first = asks.completion("conversation", 20 * pairs.BLOCK)
+        first = asks.completion("conversation", held)
         ask(http, through.lanes["express"], first)
         push_pair.wait_idle()
-        moved = pairs.tokens(push_pair.decode, pairs.EXTERNAL)
-        computed = pairs.tokens(push_pair.decode, pairs.LOCAL)
-        prompt = [*first[1]["prompt"], *asks.ids("and then", 100)]  # type: ignore[misc]
+        before = pairs.prompts(push_pair.decode)
+        prompt = [*first[1]["prompt"], *asks.ids("and then", new)]  # type: ignore[misc]
         second = asks.completion("", 1, prompt=prompt)
         got = ask(http, through.lanes["express"], second)
         assert not ask(http, push_pair.single.base_url, second).differs(got)
-    waiting.until(
-        lambda: pairs.tokens(push_pair.decode, pairs.EXTERNAL) > moved, "tokens to be moved", 10
-    )
-    assert pairs.tokens(push_pair.decode, pairs.EXTERNAL) - moved == 100
-    assert pairs.tokens(push_pair.decode, pairs.LOCAL) == computed
+    decode = push_pair.decode
+    waiting.until(lambda: pairs.prompts(decode) != before, "the request to be counted", 10)
+    assert pairs.prompts(decode) - before == Prompts(moved=new, computed=0, cached=held)
