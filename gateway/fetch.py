@@ -62,7 +62,7 @@ class Fetching:
 
     def fetched(self, leg: Leg) -> None:
         """The first output: the blocks are where they are needed."""
-        if self.transfer.state != "taken":
+        if self.transfer.state != "taken" or leg.status >= 400:
             return
         self.transfer.end("used")
         self._let_go()

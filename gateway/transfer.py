@@ -70,7 +70,7 @@ class Transfer:
     def give_back(self, leg: Leg) -> None:
         """A leg ended before anything of it was sent: it is as if it had not been. Raises Spent
         for any other."""
-        if self.state != "taken" or not leg.unsent:
+        if self.state != "taken" or (leg.t_start and not leg.unsent):
             raise Spent("they may have been used")
         self.state = "held"
 

@@ -118,7 +118,7 @@ class TwoLegs(Fetching):
         self.transfer.end("failed")
         if leg.error == "client_gone":
             self._owner.abandon()
-        elif leg.error in LOST:
+        elif leg.error in LOST or leg.error == "total_timeout":
             self._owner.refuse(self._fault(leg))
         elif 400 <= leg.status < 500 and leg.status not in _LOADED:
             self._alone("prefill_refused")

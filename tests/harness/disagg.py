@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TEXT = "the water of the land over the sea " * 12
+_NUMBERS = itertools.count()
 ENGINE = ("sim", "--tokens", "12", "--enable-prompt-tokens-details", "--record")
 
 
@@ -19,6 +21,7 @@ class Conf:
     decodes: int = 1
     mode: str = "always"
     lane: str = "express"
+    tokenizer: str = "off"
     upstream: str = ""
     location: str = ""
     server: str = ""  # parameters of every server line
@@ -45,12 +48,17 @@ def text(conf: Conf, prefills: list[str], decodes: list[str], *, admin: Path) ->
     express = "off" if conf.lane == "starlette" else "on"
     return (
         f"upstream sim {{ {' '.join(lines)} kv_aware; disaggregate {conf.mode}; {lease}"
-        f" health_check off; tokenizer off; {conf.upstream} }}"
+        f" health_check off; tokenizer {conf.tokenizer}; {conf.upstream} }}"
         f"server {{ listen 127.0.0.1:0; location / {{ proxy_pass http://sim;"
         f" express {express}; expose_receipt on; {conf.location} }} }}"
         f"server {{ listen unix:{admin}; location / {{ admin; }}"
         " location = /metrics { metrics; } }"
     )
+
+
+def fresh() -> dict[str, Any]:
+    """A request whose prompt no cache holds."""
+    return completion(f"{next(_NUMBERS)} {TEXT}")
 
 
 def completion(prompt: Any = TEXT, **more: Any) -> dict[str, Any]:
