@@ -72,7 +72,7 @@ class Fetching:
             return
         if monotonic() - leg.t_sent < HANDSHAKE_S:
             first.handing.succeeded(engine.address)
-        else:
+        elif not first.handing.met(engine.address):
             self._apart(engine)
 
     def answered(self, leg: Leg) -> None:
@@ -88,6 +88,8 @@ class Fetching:
                 self._release(engine)
             return
         self._let_go()
+        if leg.error is not None and not gone:
+            self.transfer.prefill.handing.parted(engine.address)
         if leg.error is None and leg.status < 400:
             self.transfer.end("used")
             return

@@ -129,7 +129,7 @@ class TwoLegs(Fetching):
         """The prompt is computed; whether it can be fetched is in the reply."""
         kv, first = self._ctx.kv, self.transfer.prefill
         assert kv is not None
-        handed = handoff.read(leg.reply or b"", leg.cached_tokens)
+        handed = handoff.read(leg.reply or b"", leg.cached_tokens, leg.created_tokens)
         if handed is None:
             if first.handing.failed(ANY, now):
                 log.warning(
