@@ -81,7 +81,7 @@ class Fetching:
         self._pipeline.decisions.two.time("fetch", spent_s)
         if spent_s < HANDSHAKE_S:
             first.handing.succeeded(engine.address)
-        else:
+        elif not first.handing.met(engine.address):
             self._apart(engine)
 
     def answered(self, leg: Leg) -> bool:
@@ -101,6 +101,8 @@ class Fetching:
                 self._release(engine)
             return
         self._let_go()
+        if leg.error is not None and not gone:
+            self.transfer.prefill.handing.parted(engine.address)
         if leg.error is None and leg.status < 400:
             self._over("used")
             return

@@ -43,7 +43,7 @@ class Pushed(TwoLegs):
             return
         leg = self._open(engine, Nobody())
         raw = self._told.params(self.leg_id)
-        self.transfer.hold(Handed(raw, self._told, -1, None), monotonic())
+        self.transfer.hold(Handed(raw, self._told, -1, -1, -1), monotonic())
         kv.computed = kv.prefill
         leg.start()
         self._owner.answer_at(engine)

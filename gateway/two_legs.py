@@ -132,7 +132,9 @@ class TwoLegs(Fetching):
         done = leg.error is None and leg.status == 200
         self._settle(done)
         mark(group, first, leg)
-        handed = handoff.read(leg.reply or b"", leg.cached_tokens) if done else None
+        handed = None
+        if done:
+            handed = handoff.read(leg.reply or b"", leg.cached_tokens, leg.created_tokens)
         if handed is not None:
             first.handing.peer = handed.peer
             two = self._pipeline.decisions.two
