@@ -67,10 +67,10 @@ async def test_a_response_is_answered_by_one_engine(play: Play, lane: str) -> No
 @pytest.mark.parametrize(
     ("fault", "why"), [("status:code=500,times=1", "prefill_failed"), ("reset:times=1", None)]
 )
-async def test_a_prefill_that_fails_ends_the_other_leg(
+async def test_76b_a_prefill_that_fails_ends_the_other_leg(
     play: Play, lane: str, fault: str, why: str | None
 ) -> None:
-    stage = await play(replace(PUSH, lane=lane, upstream=f"{PUSH.upstream} "))
+    stage = await play(replace(PUSH, lane=lane))
     await learnt(stage)
     stage.prefills[0].faults([fault])
     body = disagg.completion()
