@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.context import Context
+    from gateway.counts_disagg import DisaggCounts
     from gateway.counts_kv import KvCounts
     from gateway.engine import Engine
     from gateway.routed import Routed
@@ -50,7 +51,10 @@ class Charge:
 
 
 class Decisions:
-    def __init__(self, index: Index | None, trust: Trust, counts: KvCounts) -> None:
+    def __init__(
+        self, index: Index | None, trust: Trust, counts: KvCounts, two: DisaggCounts
+    ) -> None:
+        self.two = two
         self._index = index
         self._trust = trust
         self._counts = counts
@@ -63,7 +67,10 @@ class Decisions:
         """A leg is about to start."""
         now = monotonic()
         assert kv.choice is not None and kv.prompt is not None
-        kv.ticket = kv.choice.start(now)
+        if kv.ticket is None:
+            kv.ticket = kv.choice.start(now)
+        else:  # counted in since its prefill was asked for elsewhere
+            kv.ticket.sent(now)
         kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
         if self._index is not None and engine.index_slot >= 0:
             kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
@@ -84,9 +91,10 @@ class Decisions:
             self._index.assume(engine.index_slot, kv.prompt, holds)
 
     def prefill_sent(self, kv: Routed, engine: Engine) -> Charge:
-        """A leg is about to start that only computes the prompt."""
+        """A leg is about to start that only computes the prompt; who will answer expects it."""
         now = monotonic()
-        assert kv.prefill is not None and kv.prompt is not None
+        assert kv.prefill is not None and kv.prompt is not None and kv.choice is not None
+        kv.ticket = kv.choice.start(now)
         prediction = -1
         if self._index is not None and engine.index_slot >= 0:
             prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
@@ -98,6 +106,8 @@ class Decisions:
         if done:
             charge.ticket.first(now)
         charge.ticket.end(now, 1 if done else None)
+        if not done:
+            kv.over(now, -1)
         if self._index is None:
             return
         if charge.prediction >= 0:
@@ -125,6 +135,8 @@ class Decisions:
         elif leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
+        if kv.why:
+            self.two.add(f"why/{kv.why}")
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
         # something else than lay there when it was sent: that says nothing of the events.
         row = None if kv.reader is None else kv.reader.row

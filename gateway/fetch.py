@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.context import Context
     from gateway.engine import Engine
     from gateway.pipeline import Pipeline
-    from gateway.transfer import Transfer
+    from gateway.transfer import State, Transfer
     from native.relay import Leg
 
 # A decode engine that cannot reach the other one tries for 5 s, then helps itself.
@@ -40,12 +40,19 @@ class Fetching:
         """From now on something of this request is at its prefill engine."""
         self._pending = first
         first.handing.pending += 1
+        self._pipeline.decisions.two.pend(1)
+
+    def _over(self, state: State) -> None:
+        """What became of it, counted."""
+        self.transfer.end(state)
+        self._pipeline.decisions.two.add(f"end/{state}")
 
     def _let_go(self) -> None:
         """Nothing of this request is kept at its prefill engine any more, as far as we know."""
         if self._pending is not None:
             self._pending.handing.pending -= 1
             self._pending = None
+            self._pipeline.decisions.two.pend(-1)
 
     def holds(self, now: float) -> bool:
         """Whether there is something to be fetched."""
@@ -64,21 +71,27 @@ class Fetching:
         """The first output: the blocks are where they are needed."""
         if self.transfer.state != "taken" or leg.status >= 400:
             return
-        self.transfer.end("used")
+        self._over("used")
         self._let_go()
         first = self.transfer.prefill
         engine = self._ctx.engine
         if not leg.sse or engine is None:  # a whole reply is late by its own length
             return
-        if monotonic() - leg.t_sent < HANDSHAKE_S:
+        spent_s = monotonic() - leg.t_sent
+        self._pipeline.decisions.two.time("fetch", spent_s)
+        if spent_s < HANDSHAKE_S:
             first.handing.succeeded(engine.address)
         elif not first.handing.met(engine.address):
             self._apart(engine)
 
-    def answered(self, leg: Leg) -> None:
-        """A leg that answers has ended, or never began."""
-        if self.transfer.state != "taken":
-            return
+    def answered(self, leg: Leg) -> bool:
+        """A leg that answers has ended, or never began. True: what follows is seen to."""
+        if self.transfer.state == "taken":
+            self._ended_taken(leg)
+        return False
+
+    def _ended_taken(self, leg: Leg) -> None:
+        """It had the parameters."""
         engine = self._ctx.engine
         assert engine is not None
         gone = leg.error in LOST
@@ -91,9 +104,9 @@ class Fetching:
         if leg.error is not None and not gone:
             self.transfer.prefill.handing.parted(engine.address)
         if leg.error is None and leg.status < 400:
-            self.transfer.end("used")
+            self._over("used")
             return
-        self.transfer.end("released" if gone or leg.status < 500 else "failed")
+        self._over("released" if gone or leg.status < 500 else "failed")
         if leg.status >= 500 or (leg.error or "").endswith("_timeout"):
             self._apart(engine)
 
@@ -101,13 +114,16 @@ class Fetching:
         """The client left with the parameters in our hands: they are delivered, and the leg is
         cut off, of which the engine tells the one that holds the blocks."""
         self._let_go()
-        if self.transfer.fresh(monotonic()):
-            deliver(self._ctx, engine, self._pipeline.ids.next(), self.transfer)
+        if not self.transfer.fresh(monotonic()):
+            self._over("expired")
+        else:
+            deliver(self._ctx, engine, self.transfer, self._pipeline)
 
     def _apart(self, engine: Engine) -> None:
         """The two engines did not come together."""
         first = self.transfer.prefill
         if first.handing.failed(engine.address, monotonic()):
+            self._pipeline.decisions.two.add("apart")
             log.warning(
                 "upstream `%s`: engine %s could not fetch a prompt from %s; they are kept apart "
                 "for a while", engine.upstream, engine.address, first.address,

@@ -16,7 +16,9 @@ from native.relay import Nobody
 
 if TYPE_CHECKING:
     from gateway.context import Context
+    from gateway.counts_disagg import DisaggCounts
     from gateway.engine import Engine
+    from gateway.pipeline import Pipeline
     from gateway.transfer import Transfer
     from native.relay import Leg
 
@@ -28,10 +30,11 @@ REPLY_MAX = 1 << 20
 class _Delivery:
     """Owner of the leg."""
 
-    __slots__ = ("_transfer",)
+    __slots__ = ("_counts", "_transfer")
 
-    def __init__(self, transfer: Transfer) -> None:
+    def __init__(self, transfer: Transfer, counts: DisaggCounts) -> None:
         self._transfer = transfer
+        self._counts = counts
 
     def leg_head(self, leg: Leg) -> bool:
         return True
@@ -42,13 +45,15 @@ class _Delivery:
     def leg_done(self, leg: Leg) -> None:
         """It ends by its time, or by an engine that has no more to say."""
         self._transfer.end("orphaned" if leg.unsent else "released")
+        self._counts.add(f"end/{self._transfer.state}")
         if leg.unsent:
             log.info("blocks are kept for nobody: no decode engine could be told (%s)", leg.error)
 
 
-def deliver(ctx: Context, engine: Engine, leg_id: str, transfer: Transfer) -> None:
+def deliver(ctx: Context, engine: Engine, transfer: Transfer, pipeline: Pipeline) -> None:
     """Has the engine hear of the blocks, and of nobody wanting them."""
-    leg = dress(ctx, engine, leg_id, _Delivery(transfer), Nobody())
+    owner = _Delivery(transfer, pipeline.decisions.two)
+    leg = dress(ctx, engine, pipeline.ids.next(), owner, Nobody())
     leg.body = ctx.body
     decode.handed_over(ctx, leg, transfer.take(monotonic()))
     leg.edits = None

@@ -38,7 +38,7 @@ REASONS = (
 # Why a request is served by two engines or by one. Likewise.
 WHYS = (
     "cheaper", "slo", "forced",  # two
-    "short", "hit", "no_prefill", "never",
+    "short", "hit", "cheaper_one", "slo_one", "no_prefill", "never",  # one
     "endpoint", "choices", "prompts", "field", "media", "unread", "pinned",  # it cannot be two
     "barred",  # the two cannot reach each other of late
     "prefill_failed", "prefill_refused", "not_handed", "expired",  # it was to be two
@@ -75,7 +75,7 @@ class Routed:
         self.choice: Choice | None = None
         # Where the upstream is disaggregated:
         self.force: int | None = None  # 0 by cost, 1 two engines, -1 one; None = it is not
-        self.why = ""  # of WHYS: why there are two engines, or one
+        self.why: str = ""  # of WHYS: why there are two engines, or one
         self.prefill: Choice | None = None  # who computes the prompt; None = who answers
         self.spared: tuple[Engine, ...] = ()  # engines that are not asked for its prefill again
         self.computed: Choice | None = None  # `prefill`, once that has handed it over

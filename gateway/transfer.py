@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from native.relay import Leg
 
 State = Literal["asked", "held", "taken", "used", "failed", "expired", "released", "orphaned"]
+ENDS = ("used", "failed", "expired", "released", "orphaned")
 MARGIN = 0.1  # of a lease, for clocks, and for a request's way into an engine
 MARGIN_MAX_S = 3.0
 
@@ -42,7 +43,7 @@ class Transfer:
                  "taken_at")  # fmt: skip
 
     def __init__(self, prefill: Engine, lease_s: float, now: float) -> None:
-        self.prefill = prefill
+        self.prefill: Engine = prefill
         self.asked_at = now
         self.deadline = deadline(now, lease_s)
         self.held_at = self.taken_at = 0.0
@@ -53,6 +54,13 @@ class Transfer:
         """The prefill engine has answered."""
         assert self.state == "asked"
         self._handed, self.held_at, self.state = handed, now, "held"
+
+    def anew(self, handed: Handed) -> Transfer:
+        """The same blocks, which nobody can have fetched: what was told of them was wrong."""
+        other = Transfer(self.prefill, 0.0, self.asked_at)
+        other.deadline = self.deadline
+        other.hold(handed, self.asked_at)
+        return other
 
     def fresh(self, now: float) -> bool:
         """Whether the parameters are there and may be used."""

@@ -10,6 +10,7 @@ __all__ = [
     "Choice",
     "Conns",
     "Counters",
+    "Duet",
     "EngineLoad",
     "EngineSet",
     "Fit",
@@ -23,6 +24,7 @@ __all__ = [
     "Ledger",
     "Limiter",
     "Match",
+    "Pair",
     "Prompt",
     "Rates",
     "Recast",
@@ -387,17 +389,53 @@ class Scorer:
         capacity_tokens: list[int],
         context_tokens: list[int] | None = None,
         former: Scorer | None = None,
+        links: list[tuple[float, float]] | None = None,
     ) -> Scorer: ...
     def __len__(self) -> int: ...
     def select(
         self, prompt: Prompt, eligible: bytes, now: float, seed: int, ask: Ask | None = None
     ) -> Choice | None: ...
+    def pair(
+        self,
+        prompt: Prompt,
+        prefill: bytes,
+        decode: bytes,
+        now: float,
+        seed: int,
+        ask: Ask | None = None,
+        force: int = 0,
+    ) -> Pair | None: ...
     def at(self, place: int, prompt: Prompt, now: float, ask: Ask | None = None) -> Choice: ...
     def explain(
         self, prompt: Prompt, eligible: bytes, now: float, ask: Ask | None = None
     ) -> list[Row]: ...
     def factors(self) -> list[tuple[float, float]]: ...
+    def link_factors(self) -> list[float]: ...
     def output_tokens(self) -> float: ...
+
+@final
+class Pair:
+    """Where a request's prefill and its answer are made; `prefill` None: by one engine.
+
+    Start both choices when it is decided, and call `sent` of the decode leg's ticket when its request
+    goes out: what D has to expect is then known to all. `reason`: short, hit, cheaper, slo,
+    no_prefill or forced. `local_ms`, `remote_ms`: costs of the cheapest of either kind, or infinite.
+    """
+
+    @property
+    def decode(self) -> Choice: ...
+    @property
+    def prefill(self) -> Choice | None: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def transfer_ms(self) -> float: ...
+    @property
+    def transfer_tokens(self) -> int: ...
+    @property
+    def local_ms(self) -> float: ...
+    @property
+    def remote_ms(self) -> float: ...
 
 @final
 class Choice:
@@ -428,6 +466,7 @@ class Ticket:
     @property
     def place(self) -> int: ...
     def first(self, now: float) -> bool: ...
+    def sent(self, now: float) -> None: ...
     def end(self, now: float, output_tokens: int | None = None) -> bool: ...
 
 @final
@@ -447,6 +486,18 @@ class Trace:
     def reusable_tokens(self) -> int: ...
 
 @final
+class Duet:
+    """Simulated engines that prefill (p), answer (d) or both (m): a letter each."""
+
+    def __new__(
+        cls,
+        roles: str,
+        force: int = 0,
+        link_gb_s: float = 12.5,
+        chunk_tokens: list[int] | None = None,
+    ) -> Duet: ...
+
+@final
 class Simulated:
     """What one run came to; times in seconds."""
 
@@ -462,6 +513,8 @@ class Simulated:
     def hit_tokens(self) -> int: ...
     @property
     def end_s(self) -> float: ...
+    @property
+    def transfers(self) -> tuple[int, int, float]: ...
     @property
     def busy_s(self) -> list[float]: ...
     @property
@@ -493,7 +546,9 @@ def simulate(
     overlap_weight: float = 1.0,
     events: bool = True,
     believed: Fit | None = None,
+    duet: Duet | None = None,
 ) -> Simulated: ...
+
 @final
 class Rates:
     """Rates of requests by key in shared memory."""

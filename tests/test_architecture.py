@@ -30,7 +30,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
      "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
-     "transfer", "pairing"),
+     "transfer"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
@@ -38,7 +38,7 @@ RANKS = (
     ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
-        "counts_kv", "counts_events", "responses", "upstream",
+        "counts_kv", "counts_events", "counts_disagg", "responses", "upstream",
     ),
     ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
     ("probes",),
@@ -48,13 +48,16 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
+    (
+        "pulse", "server", "metrics_kv", "metrics_events", "metrics_disagg", "decisions", "caches",
+        "inquiry",
+    ),
     ("fronts",),
     ("legs",),
     PHASES,
     ("verdict", "ending", "release"),
     ("fetch",),
-    ("two_legs",),
+    ("two_legs", "push"),
     ("exchange", "explain"),
     ("pipeline",),
     ("api",),
@@ -71,7 +74,7 @@ RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
-    "sources", "trust", "transfer", "pairs", "pairing",
+    "sources", "trust", "transfer", "pairs",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -85,14 +85,10 @@ class Handed:
     created_tokens: int
 
 
-def can(path: bytes) -> bool:
-    """Whether requests of this path can be handed over."""
-    return path in _LIMITS
-
-
-def why_alone(path: bytes, body: bytes, found: Scan) -> str:
-    """Why one engine must answer this request alone, a word of a closed set; "" = two may."""
-    if path not in _LIMITS:
+def why_alone(path: bytes, body: bytes, found: Scan, push: bool = False) -> str:
+    """Why one engine must answer this request alone, a word of a closed set; "" = two may. `push`:
+    both must make the same id of X-Request-Id, which for a response they do not."""
+    if path not in _LIMITS or (push and path == b"/v1/responses"):
         return "endpoint"
     if found.n != 1 or _set(body, found, "best_of") not in (None, b"1"):
         return "choices"

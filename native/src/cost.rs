@@ -21,6 +21,7 @@
 use crate::fit::Fit;
 use crate::hash::Random;
 use crate::index::Overlap;
+use crate::link::Link;
 use crate::load::Load;
 
 /// What is known of an engine before any request.
@@ -36,6 +37,8 @@ pub struct Engine {
     pub max_conns: u32,
     /// Reading a token's KV from host memory, disk, another machine.
     pub fetch_ms: [f64; 3],
+    /// Getting KV that another engine computed.
+    pub link: Link,
 }
 
 /// What a request asks for.
@@ -65,6 +68,20 @@ impl Default for Ask {
     }
 }
 
+impl Ask {
+    /// So many delayed requests count as this one delayed by as much, on an engine of this time per
+    /// token.
+    pub(crate) fn others(&self, itl_ms: f64) -> f64 {
+        match self.tpot_slo_ms > 0.0 {
+            true => {
+                let slack = (self.tpot_slo_ms - itl_ms) / itl_ms;
+                (SLACK * slack).clamp(SLACK_BOUNDS.0, SLACK_BOUNDS.1)
+            }
+            false => OTHERS,
+        }
+    }
+}
+
 /// Milliseconds each, as in the module's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Terms {
@@ -90,6 +107,18 @@ impl Terms {
     pub fn sum(&self) -> f64 {
         self.values().iter().sum()
     }
+}
+
+/// What an engine does of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Leg {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Its prefill alone.
+    Prefill,
+    /// Its answer, with KV that comes from elsewhere.
+    Decode,
 }
 
 /// Why an engine was not weighed.
@@ -123,6 +152,9 @@ pub struct Row {
     /// Modelled time to its first token there, and per token after it.
     pub ttft_ms: f64,
     pub tpot_ms: f64,
+    pub leg: Leg,
+    /// Modelled transfer of its KV, once it begins; of a decode leg.
+    pub transfer_ms: f64,
 }
 
 /// An answer's tokens, until they are learnt.
@@ -133,15 +165,15 @@ const OTHERS: f64 = 8.0;
 const SLACK: f64 = 6.0;
 const SLACK_BOUNDS: (f64, f64) = (2.0, 16.0);
 /// Uses that the blocks displaced by a second copy would have seen.
-const REUSES: f64 = 4.0;
+pub(crate) const REUSES: f64 = 4.0;
 /// What the own delay of a request counts that is late everywhere.
-const HOPELESS: f64 = 0.1;
+pub(crate) const HOPELESS: f64 = 0.1;
 /// What missing an SLO costs, in times that SLO.
-const MISSED: f64 = 2.0;
+pub(crate) const MISSED: f64 = 2.0;
 /// Share of its whole prefill that leaving a session's engine is taken to cost.
 const SESSION: f64 = 0.25;
 /// Above it, the share of prefill says no more how slow answers are: the engine is overloaded.
-const SHARE_MOST: f64 = 0.8;
+pub(crate) const SHARE_MOST: f64 = 0.8;
 /// Of the KV memory, what requests can fill before new ones wait.
 const FILLED: f64 = 0.95;
 
@@ -177,13 +209,18 @@ fn parts(engine: &Engine, overlap: &Overlap, tokens: f64, weight: f64) -> Parts 
 impl Engine {
     /// How long a request waits until KV memory is freed, where it does not fit in: answers end, and
     /// free what they hold, at the rate at which they are given.
-    fn memory_ms(&self, load: &Load, tokens: f64, output: f64, itl_ms: f64) -> f64 {
+    pub(crate) fn memory_ms(&self, load: &Load, tokens: f64, output: f64, itl_ms: f64) -> f64 {
         let held = load.kv_tokens as f64;
         let excess = held + tokens - FILLED * self.capacity as f64;
         match self.capacity > 0 && excess > 0.0 && held > 0.0 {
             true => (excess / held).min(1.0) * output * itl_ms,
             false => 0.0,
         }
+    }
+
+    /// What its KV adds to the answer of each request there, in the mean.
+    pub(crate) fn dearer_ms(&self, tokens: f64, ask: &Ask) -> f64 {
+        (self.fit.hb + self.fit.hk * tokens) * ask.output / 2.0
     }
 
     /// Fills in what depends on this engine alone.
@@ -201,19 +238,12 @@ impl Engine {
         let drain = load.drain_ms + self.memory_ms(load, tokens, ask.output, itl_ms);
         // Those that are late already lose nothing more.
         let in_time = load.inflight.saturating_sub(load.late) as f64;
-        let dearer = (self.fit.hb + self.fit.hk * tokens) * ask.output / 2.0;
-        let others = match ask.tpot_slo_ms > 0.0 {
-            true => {
-                let slack = (ask.tpot_slo_ms - itl_ms) / itl_ms;
-                (SLACK * slack).clamp(SLACK_BOUNDS.0, SLACK_BOUNDS.1)
-            }
-            false => OTHERS,
-        };
+        let dearer = self.dearer_ms(tokens, ask);
         row.terms = Terms {
             drain,
             own,
             fetch: parts.fetch_ms,
-            ext: (own + dearer) * in_time / others,
+            ext: (own + dearer) * in_time / ask.others(itl_ms),
             repl: 0.0,
             slow: ask.output * itl_ms * load.share,
             late: 0.0,
@@ -225,32 +255,39 @@ impl Engine {
     }
 }
 
-/// Weighs the engines that are not filtered, each row in its engine's place.
-pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
+/// Fills in every term but `late`, each row in its engine's place.
+pub(crate) fn fill(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
     let mut most = 0.0f64;
-    let mut soonest = f64::INFINITY;
     for (row, engine) in rows.iter_mut().zip(engines) {
         engine.weigh(row, tokens, ask);
         if row.filter.is_none() {
             most = most.max(f64::from(row.overlap.total()) * ask.overlap_weight);
-            soonest = soonest.min(row.ttft_ms);
         }
     }
-    let slo = ask.ttft_slo_ms;
-    let hopeless = slo > 0.0 && soonest > slo;
     for (place, (row, engine)) in rows.iter_mut().zip(engines).enumerate() {
         let there = f64::from(row.overlap.total()) * ask.overlap_weight;
         if !row.has_room {
             row.terms.repl = REUSES * engine.fit.b * (most - there).max(0.0).min(tokens);
         }
+        if ask.session_place.is_some_and(|session| session != place) {
+            row.terms.session = SESSION * engine.fit.tokens_ms(tokens, 0.0);
+        }
+    }
+}
+
+/// Weighs the engines that are not filtered, each row in its engine's place.
+pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
+    fill(engines, rows, tokens, ask);
+    let open = rows.iter().filter(|row| row.filter.is_none());
+    let soonest = open.map(|row| row.ttft_ms).fold(f64::INFINITY, f64::min);
+    let slo = ask.ttft_slo_ms;
+    let hopeless = slo > 0.0 && soonest > slo;
+    for row in rows {
         if hopeless {
             row.terms.drain *= HOPELESS;
             row.terms.slow *= HOPELESS;
         } else if slo > 0.0 && row.ttft_ms > slo {
             row.terms.late = MISSED * slo;
-        }
-        if ask.session_place.is_some_and(|session| session != place) {
-            row.terms.session = SESSION * engine.fit.tokens_ms(tokens, 0.0);
         }
     }
 }

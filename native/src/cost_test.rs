@@ -12,6 +12,7 @@ fn engine() -> Engine {
         context: 0,
         max_conns: 0,
         fetch_ms: profile.fetch_ms(),
+        link: Link::of(profile.kv_bytes_per_token, 12.5, 2.0).unwrap(),
     }
 }
 
@@ -49,6 +50,7 @@ fn drawn(random: &mut Random, tokens: u64) -> Row {
         drain_ms: random.below(5000) as f64,
         share: random.below(1000) as f64 / 1000.0,
         kv_tokens: random.below(600_000),
+        ..Load::default()
     };
     Row { overlap, load, has_room: random.below(2) == 0, ..Row::default() }
 }

@@ -17,9 +17,11 @@ pub mod kvbm;
 pub mod ledger;
 pub mod limiter;
 pub mod limits;
+pub mod link;
 pub mod load;
 pub mod marks;
 pub mod msgpack;
+pub mod pair;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
@@ -53,6 +55,8 @@ mod py_kvbm_done;
 mod py_ledger;
 #[cfg(feature = "python")]
 mod py_limits;
+#[cfg(feature = "python")]
+mod py_pair;
 #[cfg(feature = "python")]
 mod py_pick;
 #[cfg(feature = "python")]
@@ -93,13 +97,15 @@ mod _core {
     #[pymodule_export]
     use crate::py_limits::{Conns, Limiter, Rates};
     #[pymodule_export]
+    use crate::py_pair::Pair;
+    #[pymodule_export]
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
     use crate::py_prompt::Prompt;
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Recast, Scan};
     #[pymodule_export]
-    use crate::py_sim::{policies, simulate, Simulated, Trace};
+    use crate::py_sim::{policies, simulate, Duet, Simulated, Trace};
     #[pymodule_export]
     use crate::py_stats::{Counters, SeriesSnapshot, Stats};
     #[pymodule_export]

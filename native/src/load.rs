@@ -34,6 +34,8 @@ pub struct Charge {
     pub prefill_tokens: u64,
     /// KV tokens it holds while it runs, in the mean: its prompt and half of its answer.
     pub kv_tokens: u64,
+    /// Modelled transfer of its KV from the engine of its prefill; above zero, this is a decode leg.
+    pub transfer_us: u64,
     /// Whether it is taken to miss its time to the first token.
     pub late: bool,
 }
@@ -63,6 +65,8 @@ pub struct Load {
     /// Share of its time that prefill took of late, 0 to 1.
     pub share: f64,
     pub kv_tokens: u64,
+    /// Transfers to it that are not over.
+    pub transfer_ms: f64,
 }
 
 impl Load {
@@ -157,6 +161,7 @@ impl Ledger {
             shared::add(self.hot(self.plan.prefill_us, row, engine), charge.prefill_us);
             self.stage(row, engine, 1, i64::from(charge.late));
             shared::add(self.hot(self.plan.kv_tokens, row, engine), charge.kv_tokens);
+            shared::add(self.hot(self.plan.transfer_us, row, engine), charge.transfer_us);
         })
     }
 
@@ -172,6 +177,9 @@ impl Ledger {
     ) -> Result<bool, Fault> {
         let Some(row) = self.arrived(engine, charge)? else { return Ok(false) };
         self.stage(row, engine, 0, i64::from(late) - i64::from(charge.late));
+        if charge.transfer_us > 0 {
+            return Ok(true); // KV that came says nothing of the prompts here
+        }
         let done = charge.prefill_us as f64 * 1e-6;
         let most = self.ahead_s(engine).min(step_ms * 1e-3);
         self.move_anchor(engine, |anchor| (anchor + done).max(now_s - most).min(now_s));
@@ -208,6 +216,7 @@ impl Ledger {
         }
         self.lower(self.plan.prefill_us, row, engine, charge.prefill_us);
         self.lower(self.plan.prefill, row, engine, charge.prefill_tokens);
+        self.lower(self.plan.transfer_us, row, engine, charge.transfer_us);
         self.stage(row, engine, -1, 0);
         Ok(Some(row))
     }
@@ -225,10 +234,9 @@ impl Ledger {
         let mut load = Load::default();
         let mut us = 0;
         for row in 0..self.shared.rows() {
-            // A row without requests has nothing charged either.
             let inflight = self.inflight_of(row, engine);
             if inflight == 0 {
-                continue;
+                continue; // nor is anything charged
             }
             let gauge = |plane| self.hot(plane, row, engine).load(Ordering::Relaxed);
             load.inflight += inflight;
@@ -237,6 +245,7 @@ impl Ledger {
             load.late += late;
             load.kv_tokens += gauge(self.plan.kv_tokens);
             us += gauge(self.plan.prefill_us);
+            load.transfer_ms += gauge(self.plan.transfer_us) as f64 * 1e-3;
         }
         let anchor = f64::from_bits(self.anchor(engine).load(Ordering::Acquire));
         let elapsed_ms = (now_s - anchor).max(0.0) * 1e3;
@@ -261,7 +270,12 @@ mod tests {
     }
 
     fn charge(ms: u64) -> Charge {
-        Charge { prefill_us: ms * 1000, prefill_tokens: ms, kv_tokens: 10 * ms, late: false }
+        Charge {
+            prefill_us: ms * 1000,
+            prefill_tokens: ms,
+            kv_tokens: 10 * ms,
+            ..Charge::default()
+        }
     }
 
     fn drain(ledger: &Ledger, engine: Handle, now_s: f64) -> f64 {

@@ -3,7 +3,7 @@
 use crate::ledger::RECORD;
 
 /// Raised when the meaning of a cell changes: a process of another version must not attach.
-pub const LAYOUT: usize = 2;
+pub const LAYOUT: usize = 3;
 
 /// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
 pub struct Plan {
@@ -21,6 +21,8 @@ pub struct Plan {
     /// Requests that wait for a first token, and those that are late, in a word's halves.
     pub stages: usize,
     pub kv_tokens: usize,
+    /// KV that is to come over the link of an engine.
+    pub transfer_us: usize,
     pub records: usize,
     pub stride: usize,
     pub cells: usize,
@@ -34,7 +36,7 @@ impl Plan {
         let anchors = 3 * stride + 8;
         let recent = anchors + stride;
         let inflight = recent + stride;
-        let records = inflight + 6 * plane;
+        let records = inflight + 7 * plane;
         Self {
             engines,
             states: 0,
@@ -48,6 +50,7 @@ impl Plan {
             prefill_us: inflight + 3 * plane,
             stages: inflight + 4 * plane,
             kv_tokens: inflight + 5 * plane,
+            transfer_us: inflight + 6 * plane,
             records,
             stride,
             cells: records + workers * engines * RECORD,
@@ -55,7 +58,8 @@ impl Plan {
     }
 
     /// Gauges of a row that go when its worker or its engine goes, requests in flight apart.
-    pub fn gauges(&self) -> [usize; 5] {
-        [self.prefill, self.blocks, self.prefill_us, self.stages, self.kv_tokens]
+    pub fn gauges(&self) -> [usize; 6] {
+        let Self { prefill, blocks, prefill_us, stages, kv_tokens, transfer_us, .. } = *self;
+        [prefill, blocks, prefill_us, stages, kv_tokens, transfer_us]
     }
 }

@@ -7,10 +7,12 @@ use pyo3::prelude::*;
 
 use crate::cost::{self, Engine, Filter, Terms};
 use crate::index::{self, Overlap};
+use crate::pair::Masks;
 use crate::pick;
 use crate::py_fit::Fit;
 use crate::py_index::Index;
 use crate::py_ledger::Ledger;
+use crate::py_pair::{self, Pair};
 use crate::py_prompt::Prompt;
 use crate::py_shared::value_error;
 use crate::py_ticket::Choice;
@@ -132,13 +134,15 @@ thread_local! {
 }
 
 impl Scored {
-    fn rows(
+    /// Asks the team, with what is known to be cached.
+    fn asked<T>(
         &self,
         prompt: &Prompt,
         eligible: &[u8],
         now_s: f64,
         ask: Option<&Ask>,
-    ) -> PyResult<(Vec<cost::Row>, cost::Ask)> {
+        answer: impl FnOnce(&Question, &dyn Fn(usize) -> (Overlap, u64)) -> T,
+    ) -> PyResult<(T, cost::Ask)> {
         let engines = self.slots.len();
         pick::check_mask(eligible, engines).map_err(value_error)?;
         let adapters = ask.and_then(|ask| ask.available.as_deref());
@@ -153,7 +157,7 @@ impl Scored {
         }
         let question =
             Question { tokens: prompt.inner.tokens(), now_s, eligible, adapters, ask: inner };
-        let rows = KNOWN.with_borrow_mut(|(overlaps, held)| {
+        let found = KNOWN.with_borrow_mut(|(overlaps, held)| {
             match &self.index {
                 Some(index) => {
                     index.lookup(&prompt.inner, &self.slots, now_s, overlaps);
@@ -166,9 +170,19 @@ impl Scored {
                     held.resize(engines, 0);
                 }
             }
-            self.team.rows(&question, |place| (overlaps[place], held[place]))
+            answer(&question, &|place| (overlaps[place], held[place]))
         });
-        Ok((rows, inner))
+        Ok((found, inner))
+    }
+
+    fn rows(
+        &self,
+        prompt: &Prompt,
+        eligible: &[u8],
+        now_s: f64,
+        ask: Option<&Ask>,
+    ) -> PyResult<(Vec<cost::Row>, cost::Ask)> {
+        self.asked(prompt, eligible, now_s, ask, |question, known| self.team.rows(question, known))
     }
 }
 
@@ -198,7 +212,12 @@ impl Scorer {
 type Columns<'py> =
     (Vec<u64>, Vec<i32>, Vec<u32>, Vec<u32>, Vec<PyRef<'py, Fit>>, Vec<u64>, Vec<u64>);
 
-fn seats(ledger: &Ledger, columns: Columns, former: Option<&Team>) -> PyResult<Vec<Seat>> {
+fn seats(
+    ledger: &Ledger,
+    columns: Columns,
+    links: Option<Vec<(f64, f64)>>,
+    former: Option<&Team>,
+) -> PyResult<Vec<Seat>> {
     let (engines, slots, weights, max_conns, fits, capacity, context) = columns;
     let count = engines.len();
     let lengths =
@@ -209,6 +228,8 @@ fn seats(ledger: &Ledger, columns: Columns, former: Option<&Team>) -> PyResult<V
     }
     pick::check_weights(&weights).map_err(value_error)?;
     let least = weights.iter().copied().min().unwrap_or(1);
+    let bytes = |at: usize| fits[at].profile.kv_bytes_per_token;
+    let links = py_pair::links(links, bytes, count)?;
     let mut seats = Vec::with_capacity(count);
     for at in 0..count {
         let profile = &fits[at].profile;
@@ -220,6 +241,7 @@ fn seats(ledger: &Ledger, columns: Columns, former: Option<&Team>) -> PyResult<V
             context: context[at],
             max_conns: max_conns[at],
             fetch_ms: profile.fetch_ms(),
+            link: links[at],
         };
         let handle = ledger.handle(engines[at])?;
         let known = former.and_then(|team| team.seats.iter().find(|seat| seat.handle == handle));
@@ -233,10 +255,11 @@ impl Scorer {
     /// Columns of one length, an entry per engine: handles of the ledger, slots of the index (-1 = it
     /// is not indexed), weights (twice the weight = twice as fast), limits of requests (0 = none),
     /// fits, KV tokens (0 = the fit's) and the longest context (0 = not known). `index` None: nothing
-    /// is known to be cached. `former`: what it learnt of the same engines is kept.
+    /// is known to be cached. `former`: what it learnt of the same engines is kept. `links`: how fast KV
+    /// of other engines comes, (GB/s, ms before it begins) each; 0 GB/s, -1 ms = not known.
     #[new]
     #[pyo3(signature = (ledger, index, engines, slots, weights, max_conns, fits, capacity_tokens,
-                        context_tokens=None, former=None))]
+                        context_tokens=None, former=None, links=None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         ledger: &Ledger,
@@ -249,12 +272,13 @@ impl Scorer {
         capacity_tokens: Vec<u64>,
         context_tokens: Option<Vec<u64>>,
         former: Option<&Scorer>,
+        links: Option<Vec<(f64, f64)>>,
     ) -> PyResult<Self> {
         let places = slots.iter().map(|&slot| u16::try_from(slot).unwrap_or(u16::MAX)).collect();
         let context = context_tokens.unwrap_or_else(|| vec![0; engines.len()]);
         let columns = (engines, slots, weights, max_conns, fits, capacity_tokens, context);
         let former = former.map(|scorer| &scorer.scored.team);
-        let seats = seats(ledger, columns, former)?;
+        let seats = seats(ledger, columns, links, former)?;
         let output = former.map_or(cost::OUTPUT, Team::output);
         Ok(Self {
             scored: Arc::new(Scored {
@@ -285,6 +309,43 @@ impl Scorer {
         Ok(place.map(|place| self.choice(prompt.inner.tokens(), &rows, place, ask)))
     }
 
+    /// Where the prefill and the answer are made, chosen together; None where no engine may answer.
+    /// `prefill`, `decode`: masks like `eligible`. `force`: 0 = by cost, 1 = two legs wherever an engine
+    /// may prefill for another, -1 = one.
+    #[pyo3(signature = (prompt, prefill, decode, now, seed, ask=None, force=0))]
+    #[allow(clippy::too_many_arguments)]
+    fn pair(
+        &self,
+        py: Python<'_>,
+        prompt: &Prompt,
+        prefill: &[u8],
+        decode: &[u8],
+        now: f64,
+        seed: u64,
+        ask: Option<&Ask>,
+        force: i64,
+    ) -> PyResult<Option<Pair>> {
+        let scored = &self.scored;
+        for mask in [prefill, decode] {
+            pick::check_mask(mask, scored.slots.len()).map_err(value_error)?;
+        }
+        let how = (py_pair::force(force)?, seed);
+        let either: Vec<u8> = prefill.iter().zip(decode).map(|(p, d)| p | d).collect();
+        let (plan, ask) = scored.asked(prompt, &either, now, ask, |question, known| {
+            scored.team.pair(question, Masks { prefill, decode }, how, known)
+        })?;
+        let tokens = prompt.inner.tokens();
+        let choice = |(place, row)| Choice {
+            scored: scored.clone(),
+            place,
+            row,
+            tokens,
+            ask,
+            runner_up: None,
+        };
+        plan.map(|plan| Pair::new(py, plan, choice)).transpose()
+    }
+
     /// The same for an engine that was chosen by other means, so that its load is counted alike.
     #[pyo3(signature = (place, prompt, now, ask=None))]
     fn at(&self, place: usize, prompt: &Prompt, now: f64, ask: Option<&Ask>) -> PyResult<Choice> {
@@ -312,7 +373,13 @@ impl Scorer {
     /// How much slower than its fit each engine has proved to be: (at prompts, at answers).
     fn factors(&self) -> Vec<(f64, f64)> {
         let factors = self.scored.team.seats.iter().map(Seat::factors);
-        factors.map(|[prefill, decode]| (prefill.value, decode.value)).collect()
+        factors.map(|[prefill, decode, _]| (prefill.value, decode.value)).collect()
+    }
+
+    /// How much slower than configured the link to each engine has proved to be.
+    fn link_factors(&self) -> Vec<f64> {
+        let factors = self.scored.team.seats.iter().map(Seat::factors);
+        factors.map(|[_, _, link]| link.value).collect()
     }
 
     /// Tokens of an answer, in the mean of late.

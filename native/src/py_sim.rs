@@ -3,13 +3,16 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::link::{self, Link};
 use crate::py_fit::Fit;
+use crate::py_pair::force as force_of;
 use crate::py_shared::value_error;
 use crate::sim::baselines::{Baseline, Book};
 use crate::sim::engine::Settings;
-use crate::sim::gate::{Gate, View};
+use crate::sim::gate::{self, Gate, View};
+use crate::sim::options::Options;
 use crate::sim::report::Time;
-use crate::sim::run::{run, Options, Router, Run};
+use crate::sim::run::{run, Router, Run};
 use crate::sim::trace::{self, Columns};
 
 /// The policy that is ours, beside those of `Baseline::ALL`.
@@ -74,6 +77,39 @@ impl Trace {
     }
 }
 
+/// Engines that prefill, answer, or both; a letter each in `roles`: p, d, m.
+///
+/// `force` as in `Scorer.pair`. `link_gb_s`: of every engine's link; `chunk_tokens`: of a step of each,
+/// None = the fit's. ValueError for roles that cannot be.
+#[pyclass(frozen, module = "native._core")]
+pub struct Duet {
+    inner: gate::Duet,
+    link_gb_s: f64,
+    chunks: Vec<u32>,
+}
+
+#[pymethods]
+impl Duet {
+    #[new]
+    #[pyo3(signature = (roles, force=0, link_gb_s=link::GB_S, chunk_tokens=None))]
+    fn new(
+        roles: &str,
+        force: i64,
+        link_gb_s: f64,
+        chunk_tokens: Option<Vec<u32>>,
+    ) -> PyResult<Self> {
+        if let Some(odd) = roles.chars().find(|role| !"pdm".contains(*role)) {
+            return Err(value_error(format!("a role is p, d or m, not `{odd}`")));
+        }
+        if !roles.contains(['d', 'm']) {
+            return Err(value_error(format!("no engine may answer in `{roles}`")));
+        }
+        let mask = |not: char| roles.chars().map(|role| u8::from(role != not)).collect();
+        let inner = gate::Duet { prefill: mask('d'), decode: mask('p'), force: force_of(force)? };
+        Ok(Self { inner, link_gb_s, chunks: chunk_tokens.unwrap_or_default() })
+    }
+}
+
 /// What one run came to. Times in seconds, of all requests that were not refused.
 #[pyclass(frozen, module = "native._core")]
 pub struct Simulated {
@@ -114,6 +150,12 @@ impl Simulated {
     #[getter]
     fn hit_tokens(&self) -> u64 {
         self.run.hit_tokens()
+    }
+
+    /// (requests whose KV moved, its tokens, seconds that links were busy with it).
+    #[getter]
+    fn transfers(&self) -> (u64, u64, f64) {
+        (self.run.transfers, self.run.transfer_tokens, self.run.transfer_s)
     }
 
     /// When the last answer ended.
@@ -172,7 +214,7 @@ pub fn policies() -> Vec<&'static str> {
 #[pyo3(signature = (trace, policy, fit, *, engines=8, capacity_tokens=0, max_seqs=1024, speed=1.0,
                     spread_s=0.0, seed=0, shared=false, gateways=1, shared_load=true, delay_s=0.0,
                     loss=0.0, ttft_slo_ms=0.0, tpot_slo_ms=0.0, overlap_weight=1.0, events=true,
-                    believed=None))]
+                    believed=None, duet=None))]
 #[allow(clippy::too_many_arguments)]
 pub fn simulate(
     py: Python<'_>,
@@ -195,18 +237,36 @@ pub fn simulate(
     overlap_weight: f64,
     events: bool,
     believed: Option<&Fit>,
+    duet: Option<&Duet>,
 ) -> PyResult<Simulated> {
     let chunk = fit.profile.chunk_tokens as u32;
     let capacity = if capacity_tokens > 0 { capacity_tokens } else { fit.profile.kv_tokens };
     let settings = Settings { fit: fit.profile.fit, capacity, chunk, max_seqs };
-    let options =
-        Options { engines, settings, shared, speed, spread_s, seed, gateways, delay_s, loss };
+    let bytes = fit.profile.kv_bytes_per_token;
+    let gb_s = duet.map_or(link::GB_S, |duet| duet.link_gb_s);
+    let link = Link::of(bytes, gb_s, link::LATENCY_MS).map_err(value_error)?;
+    let chunks = duet.map_or_else(Vec::new, |duet| duet.chunks.clone());
+    let options = Options {
+        engines,
+        settings,
+        chunks: chunks.clone(),
+        link,
+        shared,
+        speed,
+        spread_s,
+        seed,
+        gateways,
+        delay_s,
+        loss,
+    };
     options.check().map_err(value_error)?;
     let rows = trace.inner.rows.len();
     let believed = believed.unwrap_or(fit).profile;
     let view = View {
         fit: believed.fit,
         chunk: believed.chunk_tokens as f64,
+        chunks,
+        link,
         // An endless cache leaves room for any number of answers.
         capacity: if shared { 0 } else { capacity },
         ttft_slo_ms,
@@ -214,6 +274,7 @@ pub fn simulate(
         overlap_weight,
         shared_load,
         events,
+        duet: duet.map(|duet| duet.inner.clone()),
     };
     let baseline = Baseline::ALL.iter().find(|(name, _)| *name == policy);
     let mut router: Box<dyn Router + Send> = match baseline {

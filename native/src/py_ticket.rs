@@ -111,6 +111,15 @@ impl Ticket {
         }
     }
 
+    /// A decode leg is sent, as its prefill is done: its transfer begins. Without it nothing is learnt of
+    /// the link.
+    fn sent(&self, now: f64) {
+        let mut stay = self.stay.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stay) = stay.as_mut() {
+            self.scored.team.sent(stay, now);
+        }
+    }
+
     /// The request is over. `output_tokens`: of its answer, None = not known. False: it was over.
     #[pyo3(signature = (now, output_tokens=None))]
     fn end(&self, now: f64, output_tokens: Option<u64>) -> PyResult<bool> {

@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::cache::{Blocks, Cache};
 use super::trace::Trace;
+use crate::cost::Leg;
 use crate::fit::Fit;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,20 +33,23 @@ pub struct Seq {
     pub first_s: f64,
     pub last_s: f64,
     pub preempted: u32,
+    pub leg: Leg,
+    /// Its KV came from elsewhere: it holds what it needs, and has its last token to compute.
+    pub(super) is_ready: bool,
     /// Tokens computed or found; tokens made; blocks pinned; memory beside them.
-    there: u32,
+    pub(super) there: u32,
     made: u32,
-    pinned: u32,
-    private: u64,
+    pub(super) pinned: u32,
+    pub(super) private: u64,
     admitted: u64,
-    is_admitted: bool,
+    pub(super) is_admitted: bool,
     /// The decode step it joined at.
     since: u64,
 }
 
 impl Seq {
-    pub fn new(engine: usize, input: u32, output: u32) -> Self {
-        Self { engine, input, output, ..Self::default() }
+    pub fn new(engine: usize, input: u32, output: u32, leg: Leg) -> Self {
+        Self { engine, input, output, leg, ..Self::default() }
     }
 }
 
@@ -59,6 +63,7 @@ pub enum Said {
         to: u32,
     },
     Removed(u64),
+    /// Of a seq: those behind the trace's rows are prefill legs.
     First(usize),
     Done(usize),
 }
@@ -67,6 +72,8 @@ pub enum Said {
 pub struct Engine {
     pub cache: Cache,
     waiting: VecDeque<usize>,
+    /// Requests whose KV has come: they hold their memory and go before those that wait.
+    pub(super) come: VecDeque<usize>,
     /// Requests whose prompt is being computed, in the order of admission.
     filling: Vec<usize>,
     /// Requests that decode, by the decode step that ends them; stale entries are skipped.
@@ -74,7 +81,7 @@ pub struct Engine {
     decoding: usize,
     decoding_kv: u64,
     decode_steps: u64,
-    private: u64,
+    pub(super) private: u64,
     stamp: u64,
     pub busy_s: f64,
     pub steps: u64,
@@ -92,8 +99,13 @@ pub struct Floor<'a> {
     pub said: &'a mut Vec<Said>,
 }
 
-impl Floor<'_> {
-    fn block_end(&self, row: usize, blocks: u32) -> u32 {
+impl<'a> Floor<'a> {
+    /// Blocks of a seq's prompt.
+    pub(super) fn blocks(&self, seq: usize) -> &'a [u64] {
+        self.trace.blocks(self.trace.row_of(seq))
+    }
+
+    pub(super) fn block_end(&self, row: usize, blocks: u32) -> u32 {
         (blocks * self.trace.block).min(self.seqs[row].input)
     }
 }
@@ -104,7 +116,10 @@ impl Engine {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.filling.is_empty() && self.decoding == 0
+        self.waiting.is_empty()
+            && self.come.is_empty()
+            && self.filling.is_empty()
+            && self.decoding == 0
     }
 
     pub fn waiting(&self) -> usize {
@@ -121,7 +136,7 @@ impl Engine {
     }
 
     /// Frees room for `tokens` more; false if what is in use leaves none.
-    fn room(&mut self, tokens: u64, floor: &mut Floor) -> bool {
+    pub(super) fn room(&mut self, tokens: u64, floor: &mut Floor) -> bool {
         if floor.shared.is_some() {
             return true;
         }
@@ -164,7 +179,8 @@ impl Engine {
         }
         let full = at < self.filling.len();
         while !full && budget > 0 && self.decoding + self.filling.len() < floor.settings.max_seqs {
-            let Some(&row) = self.waiting.front() else { break };
+            let next = self.come.front().or(self.waiting.front());
+            let Some(&row) = next else { break };
             if !self.admit(row, floor) {
                 break;
             }
@@ -172,7 +188,10 @@ impl Engine {
                 self.drop_blocks(row, floor);
                 break;
             };
-            self.waiting.pop_front();
+            floor.seqs[row].is_ready = false;
+            if self.come.pop_front().is_none() {
+                self.waiting.pop_front();
+            }
             self.stamp += 1;
             floor.seqs[row].admitted = self.stamp;
             self.filling.push(row);
@@ -191,7 +210,10 @@ impl Engine {
 
     /// Takes the cached prefix of a waiting request.
     fn admit(&mut self, row: usize, floor: &mut Floor) -> bool {
-        let ids = floor.trace.blocks(row);
+        if floor.seqs[row].is_ready {
+            return true;
+        }
+        let ids = floor.blocks(row);
         let found = match &floor.shared {
             Some(shared) => ids.iter().take_while(|id| shared.contains_key(id)).count(),
             None => self.cache.prefix(ids),
@@ -227,7 +249,7 @@ impl Engine {
         let seq = &floor.seqs[row];
         let (there, made) = (seq.there, seq.made);
         let n = (seq.input + made - there).min(budget);
-        if !self.room(u64::from(n), floor) {
+        if !floor.seqs[row].is_ready && !self.room(u64::from(n), floor) {
             return None;
         }
         let to = there + n;
@@ -236,12 +258,13 @@ impl Engine {
             if to >= input { input.div_ceil(floor.trace.block) } else { to / floor.trace.block };
         let from = floor.seqs[row].pinned;
         for at in from..full.max(from) {
-            let id = floor.trace.blocks(row)[at as usize];
+            let id = floor.blocks(row)[at as usize];
             let tokens = floor.trace.block.min(input - at * floor.trace.block);
             let came = match &mut floor.shared {
                 Some(shared) => shared.insert(id, ()).is_none(),
                 None => self.cache.pin(id, tokens),
             };
+            let row = floor.trace.row_of(row);
             match floor.said.last_mut() {
                 Some(Said::Stored { row: last, to, .. }) if came && *last == row && *to == at => {
                     *to += 1;
@@ -315,19 +338,22 @@ impl Engine {
 
     fn finish(&mut self, row: usize, now_s: f64, floor: &mut Floor) {
         floor.seqs[row].last_s = now_s;
-        self.drop_blocks(row, floor);
+        // What was computed for another engine stays until that one has it.
+        if floor.seqs[row].leg != Leg::Prefill {
+            self.drop_blocks(row, floor);
+        }
         floor.seqs[row].admitted = 0;
         floor.said.push(Said::Done(row));
     }
 
     /// Frees a request's blocks, the last one first, so that the start of a prompt stays longest.
-    fn drop_blocks(&mut self, row: usize, floor: &mut Floor) {
+    pub(super) fn drop_blocks(&mut self, row: usize, floor: &mut Floor) {
         let seq = &mut floor.seqs[row];
         self.private -= seq.private;
         let pinned = std::mem::take(&mut seq.pinned) as usize;
         (seq.private, seq.there) = (0, 0);
         if floor.shared.is_none() {
-            floor.trace.blocks(row)[..pinned].iter().rev().for_each(|&id| self.cache.unpin(id));
+            floor.blocks(row)[..pinned].iter().rev().for_each(|&id| self.cache.unpin(id));
         }
     }
 

@@ -4,21 +4,26 @@ use std::sync::Arc;
 
 use super::announce;
 use super::engine::Said;
-use super::run::{Arrival, Router};
+use super::run::{Arrival, Placed, Router};
 use super::trace::Trace;
 use crate::cost::{self, Ask, Engine};
 use crate::fit::Fit;
 use crate::index::{Index, Overlap};
 use crate::ledger::Ledger;
+use crate::link::Link;
 use crate::load::Load;
+use crate::pair::{Force, Masks, Seated};
 use crate::score::{Question, Seat, Stay, Team};
 
 /// How the gateways see the engines.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct View {
     /// What they take an engine for.
     pub fit: Fit,
     pub chunk: f64,
+    /// Tokens of a step, where engines differ; empty = `chunk`.
+    pub chunks: Vec<u32>,
+    pub link: Link,
     pub capacity: u64,
     /// 0 = none.
     pub ttft_slo_ms: f64,
@@ -28,6 +33,16 @@ pub struct View {
     pub shared_load: bool,
     /// They know what is cached by events; else they look into the engines themselves.
     pub events: bool,
+    /// Prefill and answer may be made by different engines.
+    pub duet: Option<Duet>,
+}
+
+/// What each engine may do, and who decides.
+#[derive(Debug, Clone)]
+pub struct Duet {
+    pub prefill: Vec<u8>,
+    pub decode: Vec<u8>,
+    pub force: Force,
 }
 
 /// Seconds that a routing decision counts as an announcement.
@@ -44,6 +59,7 @@ pub struct Gate {
     slots: Vec<u16>,
     payload: Vec<u8>,
     overlaps: Vec<Overlap>,
+    /// Of rows, then of their prefill legs.
     stays: Vec<Option<(usize, Stay)>>,
     predictions: Vec<u64>,
 }
@@ -57,6 +73,7 @@ impl Gate {
             context: 0,
             max_conns: 0,
             fetch_ms: [0.0; 3],
+            link: view.link,
         };
         let mut teams: Vec<Team> = Vec::with_capacity(gateways);
         for at in 0..gateways {
@@ -68,7 +85,11 @@ impl Gate {
                 Some(team) => Ok(team.seats.iter().map(|seat| seat.handle).collect()),
                 None => (0..engines).map(|_| ledger.add_engine()).collect(),
             };
-            let seats = handles?.into_iter().map(|handle| Seat::new(handle, engine, None));
+            let seated = |(at, handle): (usize, _)| {
+                let chunk = view.chunks.get(at).map_or(view.chunk, |&chunk| f64::from(chunk));
+                Seat::new(handle, Engine { chunk, ..engine }, None)
+            };
+            let seats = handles?.into_iter().enumerate().map(seated);
             teams.push(Team::new(Arc::new(ledger), seats.collect(), cost::OUTPUT));
         }
         let index = Index::new(INDEX_BYTES, 1);
@@ -77,7 +98,7 @@ impl Gate {
             return Err(format!("the index has room for {} engines, not {engines}", slots.len()));
         }
         let (payload, overlaps) = Default::default();
-        let (stays, predictions) = (vec![None; rows], vec![u64::MAX; rows]);
+        let (stays, predictions) = (vec![None; 2 * rows], vec![u64::MAX; rows]);
         Ok(Self { teams, view, index, slots, payload, overlaps, stays, predictions })
     }
 
@@ -106,44 +127,93 @@ impl Gate {
     }
 }
 
-impl Router for Gate {
-    fn pick(&mut self, arrival: &Arrival) -> usize {
-        self.look(arrival);
-        let team = &self.teams[arrival.gateway];
-        let ask = Ask {
+impl Gate {
+    /// What is asked, the engine's choice apart.
+    fn ask(&self, arrival: &Arrival) -> Ask {
+        Ask {
             overlap_weight: self.view.overlap_weight,
             ttft_slo_ms: self.view.ttft_slo_ms,
             tpot_slo_ms: self.view.tpot_slo_ms,
-            output: team.output(),
+            output: self.teams[arrival.gateway].output(),
             session_place: None,
-        };
-        let tokens = arrival.input() as usize;
-        let question = Question {
-            tokens,
-            now_s: arrival.now_s,
-            eligible: &vec![1; team.seats.len()],
-            adapters: None,
-            ask,
-        };
-        let block = u64::from(arrival.trace.block);
-        let rows = team.rows(&question, |at| {
-            let held = match arrival.shared {
-                // An endless cache has room for anything.
-                Some(_) => u64::MAX,
-                None if self.view.events => self.index.tokens(self.slots[at]) * block,
-                None => arrival.engines[at].cache.resident(),
-            };
-            (self.overlaps[at], held)
-        });
-        let at = cost::cheapest(&rows, arrival.seed).unwrap_or(0);
-        let stay = team.start(at, &rows[at], tokens, &ask, arrival.now_s).ok().flatten();
-        self.stays[arrival.row] = stay.map(|stay| (arrival.gateway, stay));
+        }
+    }
+
+    /// All KV tokens known to be at an engine.
+    fn held(&self, arrival: &Arrival, at: usize) -> u64 {
+        match arrival.shared {
+            // An endless cache has room for anything.
+            Some(_) => u64::MAX,
+            None if self.view.events => {
+                self.index.tokens(self.slots[at]) * u64::from(arrival.trace.block)
+            }
+            None => arrival.engines[at].cache.resident(),
+        }
+    }
+
+    /// What was decided counts as an announcement for a while.
+    fn predict(&mut self, arrival: &Arrival, at: usize) {
         if self.view.events && arrival.shared.is_none() {
             let prompt = announce::prompt(arrival.trace, arrival.row);
             self.predictions[arrival.row] =
                 self.index.predict(self.slots[at], &prompt, arrival.now_s, PREDICTED_S);
         }
-        at
+    }
+
+    fn choose(&mut self, arrival: &Arrival) -> Option<(Seated, Option<Seated>)> {
+        self.look(arrival);
+        let team = &self.teams[arrival.gateway];
+        let every = vec![1; team.seats.len()];
+        let question = Question {
+            tokens: arrival.input() as usize,
+            now_s: arrival.now_s,
+            eligible: &every,
+            adapters: None,
+            ask: self.ask(arrival),
+        };
+        let known = |at: usize| (self.overlaps[at], self.held(arrival, at));
+        let Some(duet) = &self.view.duet else {
+            let rows = team.rows(&question, known);
+            return cost::cheapest(&rows, arrival.seed).map(|at| ((at, rows[at]), None));
+        };
+        let masks = Masks { prefill: &duet.prefill, decode: &duet.decode };
+        let plan = team.pair(&question, masks, (duet.force, arrival.seed), known)?;
+        Some((plan.decode, plan.prefill))
+    }
+
+    fn start(&self, arrival: &Arrival, (at, row): &Seated) -> Option<(usize, Stay)> {
+        let (tokens, ask) = (arrival.input() as usize, self.ask(arrival));
+        let team = &self.teams[arrival.gateway];
+        let stay = team.start(*at, row, tokens, &ask, arrival.now_s).ok().flatten();
+        stay.map(|stay| (arrival.gateway, stay))
+    }
+}
+
+impl Router for Gate {
+    fn pick(&mut self, arrival: &Arrival) -> usize {
+        self.place(arrival).decode
+    }
+
+    fn place(&mut self, arrival: &Arrival) -> Placed {
+        let Some((decode, prefill)) = self.choose(arrival) else {
+            return Placed { decode: 0, prefill: None };
+        };
+        let leg = self.stays.len() / 2 + arrival.row;
+        self.stays[leg] = prefill.and_then(|seated| self.start(arrival, &seated));
+        self.stays[arrival.row] = self.start(arrival, &decode);
+        self.predict(arrival, prefill.unwrap_or(decode).0);
+        Placed { decode: decode.0, prefill: prefill.map(|(at, _)| at) }
+    }
+
+    fn prefilled(&mut self, row: usize, now_s: f64) {
+        let leg = self.stays.len() / 2 + row;
+        if let Some((gateway, mut stay)) = self.stays[leg].take() {
+            let _ = self.teams[gateway].first(&mut stay, now_s);
+            let _ = self.teams[gateway].end(&stay, Some(now_s), 1);
+        }
+        if let Some((gateway, stay)) = &mut self.stays[row] {
+            self.teams[*gateway].sent(stay, now_s);
+        }
     }
 
     fn first(&mut self, row: usize, _engine: usize, now_s: f64) {

@@ -5,6 +5,8 @@ pub mod baselines;
 pub mod cache;
 pub mod engine;
 pub mod gate;
+pub mod handoff;
+pub mod options;
 pub mod report;
 pub mod run;
 pub mod trace;

@@ -6,54 +6,17 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::cache::Blocks;
 use super::engine::{Engine, Floor, Said, Seq, Settings};
+use super::handoff::Links;
+use super::options::Options;
 use super::trace::Trace;
+use crate::cost::Leg;
 use crate::hash::{mix, Random};
 
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub engines: usize,
-    pub settings: Settings,
-    /// All engines share one endless cache: what routing can lose is bounded by this run.
-    pub shared: bool,
-    pub speed: f64,
-    /// Arrivals are spread over this time, as traces count in ticks.
-    pub spread_s: f64,
-    pub seed: u64,
-    /// Gateways, which take turns.
-    pub gateways: usize,
-    /// How long after the fact the gateways hear of cached and removed blocks.
-    pub delay_s: f64,
-    /// Share of these events that never arrive.
-    pub loss: f64,
-}
-
-impl Options {
-    /// An error says what cannot be.
-    pub fn check(&self) -> Result<(), String> {
-        let counts = [
-            ("engines", self.engines, 1, 4096),
-            ("gateways", self.gateways, 1, 1024),
-            ("chunk_tokens", self.settings.chunk as usize, 16, 1 << 20),
-            ("max_seqs", self.settings.max_seqs, 1, 1 << 16),
-        ];
-        for (name, value, least, most) in counts {
-            if !(least..=most).contains(&value) {
-                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
-            }
-        }
-        let numbers = [
-            ("speed", self.speed, 1e-3, 1e3),
-            ("spread_s", self.spread_s, 0.0, 3600.0),
-            ("delay_s", self.delay_s, 0.0, 3600.0),
-            ("loss", self.loss, 0.0, 1.0),
-        ];
-        for (name, value, least, most) in numbers {
-            if !(least..=most).contains(&value) {
-                return Err(format!("`{name}` must be from {least} to {most}, got {value}"));
-            }
-        }
-        Ok(())
-    }
+/// Where a request goes: its answer, and its prefill if elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    pub decode: usize,
+    pub prefill: Option<usize>,
 }
 
 /// What a router is asked with.
@@ -94,6 +57,11 @@ impl Arrival<'_> {
 /// Chooses engines, and hears what they say.
 pub trait Router {
     fn pick(&mut self, arrival: &Arrival) -> usize;
+    fn place(&mut self, arrival: &Arrival) -> Placed {
+        Placed { decode: self.pick(arrival), prefill: None }
+    }
+    /// A prefill leg is over: the KV can be fetched.
+    fn prefilled(&mut self, _row: usize, _now_s: f64) {}
     /// The first token of a row's answer.
     fn first(&mut self, _row: usize, _engine: usize, _now_s: f64) {}
     /// The end of a row's answer.
@@ -124,11 +92,22 @@ pub struct Run {
     /// Longer than an engine's memory: refused.
     pub refused: u64,
     pub end_s: f64,
+    /// Requests whose KV moved, its tokens, and how long links were busy with it.
+    pub transfers: u64,
+    pub transfer_tokens: u64,
+    pub transfer_s: f64,
+}
+
+/// What happens at a time: an engine's step ends, the KV of a row has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Step(usize),
+    Come(usize),
 }
 
 /// A time that orders, with what happens then.
 #[derive(PartialEq)]
-struct At(f64, usize);
+struct At(f64, Event);
 
 impl Eq for At {}
 
@@ -155,6 +134,8 @@ struct World<'a> {
     said: Vec<Said>,
     delayed: VecDeque<(f64, usize, Said)>,
     random: Random,
+    links: Links,
+    settings: Vec<Settings>,
 }
 
 impl World<'_> {
@@ -169,27 +150,79 @@ impl World<'_> {
     }
 
     fn begin(&mut self, at: usize, now_s: f64) {
-        let settings = &self.options.settings;
+        let settings = &self.settings[at];
         let mut floor =
             Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
         let step = self.engines[at].begin(&mut floor);
         self.busy[at] = step.is_some();
         if let Some(ms) = step {
-            self.ends.push(Reverse(At(now_s + ms * 1e-3, at)));
+            self.ends.push(Reverse(At(now_s + ms * 1e-3, Event::Step(at))));
         }
     }
 
     fn end(&mut self, at: usize, now_s: f64) {
-        let settings = &self.options.settings;
+        let settings = &self.settings[at];
         let mut floor =
             Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
         self.engines[at].end(now_s, &mut floor);
     }
 
+    fn happen(&mut self, event: Event, now_s: f64, router: &mut dyn Router) {
+        match event {
+            Event::Step(at) => {
+                self.end(at, now_s);
+                self.begin(at, now_s);
+                self.tell(at, now_s, router);
+                self.fetch(at, now_s, router);
+            }
+            Event::Come(row) => self.come(row, now_s, router),
+        }
+    }
+
+    /// Begins what an engine has to fetch and has memory for.
+    fn fetch(&mut self, at: usize, now_s: f64, router: &mut dyn Router) {
+        while let Some(&row) = self.links.queues[at].front() {
+            let settings = &self.settings[at];
+            let mut floor =
+                Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+            let Some(tokens) = self.engines[at].reserve(row, &mut floor) else { break };
+            self.tell(at, now_s, router);
+            self.links.queues[at].pop_front();
+            let from = self.seqs[self.trace.rows.len() + row].engine;
+            let come_s = self.links.book(from, at, tokens, now_s);
+            self.ends.push(Reverse(At(come_s, Event::Come(row))));
+        }
+    }
+
+    /// The KV of a row is at its engine: the other one may forget it.
+    fn come(&mut self, row: usize, now_s: f64, router: &mut dyn Router) {
+        let leg = self.trace.rows.len() + row;
+        let (to, from) = (self.seqs[row].engine, self.seqs[leg].engine);
+        let settings = &self.settings[from];
+        let mut floor =
+            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+        self.engines[from].drop_blocks(leg, &mut floor);
+        self.engines[to].deliver(row);
+        for at in [from, to] {
+            self.fetch(at, now_s, router);
+            if !self.busy[at] {
+                self.begin(at, now_s);
+                self.tell(at, now_s, router);
+            }
+        }
+    }
+
     /// Tells the router what was said; block events may be late or lost.
     fn tell(&mut self, at: usize, now_s: f64, router: &mut dyn Router) {
-        for said in self.said.drain(..) {
+        let rows = self.trace.rows.len();
+        for said in std::mem::take(&mut self.said) {
             match said {
+                Said::First(seq) if seq >= rows => {}
+                Said::Done(seq) if seq >= rows => {
+                    router.prefilled(seq - rows, now_s);
+                    self.links.queues[self.seqs[seq - rows].engine].push_back(seq - rows);
+                    self.fetch(self.seqs[seq - rows].engine, now_s, router);
+                }
                 Said::First(row) => router.first(row, at, now_s),
                 Said::Done(row) => router.done(self.trace, row, at, now_s),
                 event => {
@@ -225,10 +258,19 @@ impl World<'_> {
             engines: &self.engines,
             shared: self.shared.as_ref(),
         };
-        let at = router.pick(&arrival);
+        let Placed { decode, prefill } = router.place(&arrival);
         let taken = self.trace.rows[row];
-        self.seqs[row] = Seq::new(at, taken.input, taken.output);
-        self.engines[at].add(row);
+        let whole = if prefill.is_some() { Leg::Decode } else { Leg::Whole };
+        self.seqs[row] = Seq::new(decode, taken.input, taken.output, whole);
+        let (at, seq) = match prefill {
+            Some(at) => {
+                let leg = self.trace.rows.len() + row;
+                self.seqs[leg] = Seq::new(at, taken.input, 1, Leg::Prefill);
+                (at, leg)
+            }
+            None => (decode, row),
+        };
+        self.engines[at].add(seq);
         if !self.busy[at] {
             self.begin(at, now_s);
             self.tell(at, now_s, router);
@@ -242,13 +284,15 @@ pub fn run(trace: &Trace, options: &Options, router: &mut dyn Router) -> Run {
         trace,
         options,
         engines: (0..options.engines).map(|_| Engine::default()).collect(),
-        seqs: vec![Seq::default(); trace.rows.len()],
+        seqs: vec![Seq::default(); 2 * trace.rows.len()],
         shared: options.shared.then(Blocks::default),
         ends: BinaryHeap::new(),
         busy: vec![false; options.engines],
         said: Vec::new(),
         delayed: VecDeque::new(),
         random: Random(mix(options.seed)),
+        links: Links::new(options.link, options.engines),
+        settings: (0..options.engines).map(|at| options.settings_of(at)).collect(),
     };
     let mut run = Run::default();
     let fits = |row: &usize| {
@@ -260,18 +304,16 @@ pub fn run(trace: &Trace, options: &Options, router: &mut dyn Router) -> Run {
     let mut arrivals = arrivals.into_iter().filter(|(_, row)| fits(row)).peekable();
     let mut arrived_s = vec![0.0; trace.rows.len()];
     loop {
-        let next = world.ends.peek().map(|Reverse(At(s, at))| (*s, *at));
+        let next = world.ends.peek().map(|Reverse(At(s, event))| (*s, *event));
         match (arrivals.peek().copied(), next) {
             (Some((now_s, row)), next) if next.is_none_or(|(s, _)| now_s < s) => {
                 arrivals.next();
                 arrived_s[row] = now_s;
                 world.arrive(now_s, row, router);
             }
-            (_, Some((now_s, at))) => {
+            (_, Some((now_s, event))) => {
                 world.ends.pop();
-                world.end(at, now_s);
-                world.begin(at, now_s);
-                world.tell(at, now_s, router);
+                world.happen(event, now_s, router);
                 run.end_s = now_s;
             }
             (_, None) => break,
@@ -280,12 +322,15 @@ pub fn run(trace: &Trace, options: &Options, router: &mut dyn Router) -> Run {
     run.busy_s = world.engines.iter().map(|engine| engine.busy_s).collect();
     run.steps = world.engines.iter().map(|engine| engine.steps).sum();
     run.preempted = world.seqs.iter().map(|seq| u64::from(seq.preempted)).sum();
-    let done = world.seqs.iter().enumerate().filter(|(_, seq)| seq.output > 0);
-    run.outcomes = done.map(|(row, seq)| outcome(seq, arrived_s[row])).collect();
+    (run.transfers, run.transfer_tokens) = (world.links.transfers, world.links.tokens);
+    run.transfer_s = world.links.busy_s;
+    let (whole, legs) = world.seqs.split_at(trace.rows.len());
+    let done = whole.iter().zip(legs).enumerate().filter(|(_, (seq, _))| seq.output > 0);
+    run.outcomes = done.map(|(row, (seq, leg))| outcome(seq, leg, arrived_s[row])).collect();
     run
 }
 
-fn outcome(seq: &Seq, arrived_s: f64) -> Outcome {
+fn outcome(seq: &Seq, leg: &Seq, arrived_s: f64) -> Outcome {
     let gaps = f64::from(seq.output.max(2) - 1);
     Outcome {
         engine: seq.engine,
@@ -294,6 +339,6 @@ fn outcome(seq: &Seq, arrived_s: f64) -> Outcome {
         tpot_s: if seq.output > 1 { (seq.last_s - seq.first_s) / gaps } else { 0.0 },
         input: seq.input,
         output: seq.output,
-        hit: seq.hit,
+        hit: seq.hit.max(leg.hit),
     }
 }

@@ -3,10 +3,12 @@
 use super::baselines::{Baseline, Book};
 use super::engine::{Said, Settings};
 use super::gate::{Gate, View};
-use super::run::{run, Arrival, Options, Outcome, Router, Run};
+use super::options::Options;
+use super::run::{run, Arrival, Outcome, Router, Run};
 use super::trace::{Columns, Trace};
 use crate::fit::{builtin, Fit};
 use crate::hash::Random;
+use crate::link::Link;
 
 const BLOCK: u32 = 512;
 
@@ -34,6 +36,8 @@ fn options(engines: usize) -> Options {
     Options {
         engines,
         settings: Settings { fit: fit(), capacity: 461_000, chunk: 8192, max_seqs: 256 },
+        chunks: Vec::new(),
+        link: Link::of(327_680, 12.5, 2.0).unwrap(),
         shared: false,
         speed: 1.0,
         spread_s: 0.0,
@@ -166,12 +170,15 @@ fn view() -> View {
     View {
         fit: fit(),
         chunk: 8192.0,
+        chunks: Vec::new(),
+        link: Link::of(327_680, 12.5, 2.0).unwrap(),
         capacity: 461_000,
         ttft_slo_ms: 2000.0,
         tpot_slo_ms: 50.0,
         overlap_weight: 1.0,
         shared_load: true,
         events: true,
+        duet: None,
     }
 }
 

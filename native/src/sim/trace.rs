@@ -77,6 +77,15 @@ impl Trace {
         }
     }
 
+    /// The row of a seq: prefill legs lie behind all rows, in their order.
+    pub fn row_of(&self, seq: usize) -> usize {
+        if seq < self.rows.len() {
+            seq
+        } else {
+            seq - self.rows.len()
+        }
+    }
+
     pub fn blocks(&self, row: usize) -> &[u64] {
         let Row { first, count, .. } = self.rows[row];
         &self.blocks[first as usize..(first + count) as usize]

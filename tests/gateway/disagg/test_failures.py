@@ -1,5 +1,6 @@
-"""Engines that fail, refuse, fall silent or cannot reach each other: outcomes as configured, never a
-wrong answer, nothing kept for ever."""
+"""Engines that fail, refuse, fall silent or cannot reach each other: outcomes as configured, never
+a wrong answer, nothing kept for ever.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +135,8 @@ async def test_76c_stale_parameters_mislead_a_plain_proxy_and_not_us(
 def later(handed: Any) -> Any:
     """The time that a method gets is that of when it is asked for: here, of the blocks' end."""
 
-    def call(self: TwoLegs, leg: Any, now: float) -> None:
-        handed(self, leg, now + 1.0)
+    def call(self: TwoLegs, leg: Any, what: Any, now: float) -> None:
+        handed(self, leg, what, now + 1.0)
 
     return call
 
