@@ -42,9 +42,10 @@ def expired(pair: Pair, before: float) -> None:
 def poisoned(pair: Pair, outcomes: list[Outcome]) -> list[str]:
     """Prompts that the decode engine now answers wrongly by itself: it keeps what it has read."""
     found = []
-    for outcome in outcomes:
+    for path, body in (outcome.ask for outcome in outcomes):
+        whole = {**body, "stream": False, "stream_options": None}
         mine, right = (
-            pairs.post(engine, *outcome.ask).json()["choices"][0]["token_ids"]
+            pairs.post(engine, path, whole).json()["choices"][0]["token_ids"]
             for engine in (pair.decode, pair.single)
         )
         if mine != right:
