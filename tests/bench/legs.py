@@ -83,6 +83,10 @@ class Engine(asyncio.Protocol):
         if not blank:
             return
         lower = head.lower()
+        if not lower.startswith(b"post "):  # the gateway wants to know what it does not need here
+            self.data = b""
+            self.transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            return
         at = lower.index(b"content-length: ") + 16
         length = int(lower[at:].split(b"\r", 1)[0])
         if len(rest) < length:

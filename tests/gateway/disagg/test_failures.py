@@ -153,14 +153,17 @@ async def test_88_an_answer_that_fails_before_a_byte_is_made_anew(
     stage.engine(stage.prefills[0]).handing.__init__()
     for engine in stage.decodes:
         engine.faults([])
-    stage.decodes[0].faults([fault])
-    asked = []
-    for _ in range(6):
+    used = kv.receipt(await stage.post(PATH, disagg.fresh()))["engine"]
+    next(e for e in stage.decodes if e.address == used).faults([fault])
+    asked = "1"
+    for _ in range(40):
         body = disagg.fresh()
         reply = await stage.post(PATH, body)
         assert await right(stage, reply, body)
-        asked.append(kv.receipt(reply)["attempts"])
-    assert sorted(asked) == ["1"] * 5 + ["2"]
+        asked = kv.receipt(reply)["attempts"]
+        if asked != "1":
+            break
+    assert asked == "2"
     await stage.quiet()
 
 
