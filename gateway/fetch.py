@@ -81,13 +81,14 @@ class Fetching:
         self._let_go()
         first = self.transfer.prefill
         engine = self._ctx.engine
-        if not leg.sse or engine is None:  # a whole reply is late by its own length
+        if engine is None:
             return
         spent_s = monotonic() - leg.t_sent
-        self._pipeline.decisions.two.time("fetch", spent_s)
+        if leg.sse:
+            self._pipeline.decisions.two.time("fetch", spent_s)
         if spent_s < HANDSHAKE_S:
             first.handing.succeeded(engine.address)
-        elif not first.handing.met(engine.address):
+        elif leg.sse and not first.handing.met(engine.address):  # others are late by their length
             self._apart(engine)
 
     def answered(self, leg: Leg) -> bool:

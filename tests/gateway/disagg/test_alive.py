@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,3 +58,17 @@ async def test_one_that_is_only_slow_is_left_alone(
     assert "prefill" in kv.receipt(reply)
     right = p.call("POST", PATH, body)[1]
     assert disagg.said(reply.json()) == disagg.said(right)
+
+
+async def test_a_pair_that_was_apart_is_together_again_after_one_answer_in_one_piece(
+    process: Any, gateway: Any, tmp_path: Path, lane: str
+) -> None:
+    conf = Conf(lane=lane)
+    p = process(*disagg.connector("kv_producer", conf))
+    d = process(*disagg.connector("kv_consumer", conf))
+    gw = await gateway(disagg.text(conf, [p.address], [d.address], admin=tmp_path / "admin.sock"))
+    handing = gw.app.table.groups["sim"].by_address[p.address].handing
+    handing.failed(d.address, time.monotonic() - 11)  # its time is over: one may try
+    for _ in range(3):
+        reply = await gw.client.post(PATH, json=disagg.fresh(), timeout=20)
+        assert "prefill" in kv.receipt(reply), kv.receipt(reply)
