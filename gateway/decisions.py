@@ -71,7 +71,10 @@ class Decisions:
         """A leg is about to start."""
         now = monotonic()
         assert kv.choice is not None and kv.prompt is not None
-        kv.ticket = kv.choice.start(now)
+        if kv.ticket is None:
+            kv.ticket = kv.choice.start(now)
+        else:  # counted in since its prefill was asked for elsewhere
+            kv.ticket.sent(now)
         kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
         if self._index is not None and engine.index_slot >= 0:
             kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
@@ -92,9 +95,10 @@ class Decisions:
             self._index.assume(engine.index_slot, kv.prompt, holds)
 
     def prefill_sent(self, kv: Routed, engine: Engine) -> Charge:
-        """A leg is about to start that only computes the prompt."""
+        """A leg is about to start that only computes the prompt; who will answer expects it."""
         now = monotonic()
-        assert kv.prefill is not None and kv.prompt is not None
+        assert kv.prefill is not None and kv.prompt is not None and kv.choice is not None
+        kv.ticket = kv.choice.start(now)
         prediction = -1
         if self._index is not None and engine.index_slot >= 0:
             prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
@@ -106,6 +110,8 @@ class Decisions:
         if done:
             charge.ticket.first(now)
         charge.ticket.end(now, 1 if done else None)
+        if not done:
+            kv.over(now, -1)
         if self._index is None:
             return
         if charge.prediction >= 0:

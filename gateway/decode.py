@@ -39,8 +39,9 @@ def handed_over(ctx: Context, leg: Leg, handed: Handed) -> None:
     assert ctx.body is not None and ctx.scan is not None
     leg.body = handoff.decode_body(ctx.body, ctx.scan.insert_at, handed.raw)
     leg.hear_first = True
-    if handed.cached_tokens is not None:
-        leg.edits = (ctx.edits or Edits()).with_cached(handed.cached_tokens)
+    if handed.cached_tokens >= 0 or handed.created_tokens > 0:
+        counts = handed.cached_tokens, handed.created_tokens
+        leg.edits = (ctx.edits or Edits()).with_usage(*counts)
 
 
 def client_id(ctx: Context) -> bytes:

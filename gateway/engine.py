@@ -27,7 +27,7 @@ class Engine:
     __slots__ = (
         "address", "capacity_tokens", "checked", "context_tokens", "gone", "handing", "healthy",
         "host", "index_slot", "label", "line", "marks", "models", "opened", "past", "place",
-        "pools", "slot", "team", "tls_pools", "trust", "upstream", "why",
+        "pools", "role", "slot", "team", "tls_pools", "trust", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -36,6 +36,7 @@ class Engine:
         self.upstream = upstream
         self.line = line
         self.address = line.address
+        self.role: str = line.role  # prefill | decode | both; may be moved at run time
         self.host = b"localhost" if line.unix_path else line.server.encode()
         self.label = self.host + (b"" if line.rank < 0 else b"#%d" % line.rank)  # for receipts
         self.slot = slot

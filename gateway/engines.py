@@ -97,8 +97,8 @@ class Team:
             if up and engine.marks.benched and now <= engine.marks.until:
                 up = False
                 self.recheck = min(self.recheck, engine.marks.until)
-            mask[place] = up and line.role != "prefill"
-            prefills[place] = up and line.role != "decode"
+            mask[place] = up and engine.role != "prefill"
+            prefills[place] = up and engine.role != "decode"
         self.mask, self.prefills = bytes(mask), bytes(prefills)
 
     def may_prefill(self, now: float) -> bytes:
@@ -274,6 +274,8 @@ class EngineTable:
     def _engine(self, conf: Upstream, line: EngineLine, former: Engine | None) -> Engine:
         if former is None:
             return Engine(conf.name, line, self.ledger.open(conf.name, line.address))
+        if former.line.role != line.role:
+            former.role = line.role
         former.line = line
         if conf.health_check is None:
             former.healthy, former.checked, former.why = True, False, ""

@@ -21,6 +21,7 @@ from gateway.ending import Ending
 from gateway.logs import log
 from gateway.pick import by_prompt, pick, pinned
 from gateway.plan import ADDED_STATUSES
+from gateway.push import Pushed
 from gateway.retry import Ended, step
 from gateway.two_legs import TwoLegs
 from gateway.verdict import fault, mark
@@ -63,7 +64,9 @@ class Exchange(Ending):
             self.answer_at(engine)
             return
         if ctx.two is None:
-            ctx.two = TwoLegs(self._pipeline, self, ctx)
+            assert ctx.group is not None
+            push = ctx.group.conf.disaggregation.connector == "push"
+            ctx.two = (Pushed if push else TwoLegs)(self._pipeline, self, ctx)
         ctx.two.begin(engine)
 
     def repick(self) -> Engine | None:
@@ -105,6 +108,8 @@ class Exchange(Ending):
         else:
             self._pipeline.decisions.sent(ctx.kv, engine)
         leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
+        if ctx.two is not None and ctx.two.holds(monotonic()):
+            leg_id = ctx.two.leg_id
         leg = decode.build(ctx, engine, leg_id, self)
         ctx.leg = leg
         if ctx.two is not None:
@@ -168,9 +173,8 @@ class Exchange(Ending):
         """Exactly once per leg."""
         try:
             self._give(leg.completion_tokens)
-            if self.ctx.two is not None:
-                self.ctx.two.answered(leg)
-            self._ended(leg)
+            if self.ctx.two is None or not self.ctx.two.answered(leg):
+                self._ended(leg)
         except Exception:
             log.exception("request %s: fault after a leg", self.ctx.request_id)
             self.refuse(errors.InternalError(request_id=self.ctx.request_id))

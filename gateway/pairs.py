@@ -23,12 +23,22 @@ ANY = ""  # in place of a decode engine: it hands over nothing to anybody
 class Handing:
     """Of one engine. `peer`: as its last reply had it."""
 
-    __slots__ = ("_marks", "peer", "pending")
+    __slots__ = ("_marks", "_met", "peer", "pending")
 
     def __init__(self) -> None:
         self.pending = 0
         self.peer: Peer | None = None
         self._marks: dict[str, Marks] = {}
+        self._met: dict[str, str] = {}  # decode engine -> what it met this one as
+
+    def met(self, decode: str) -> bool:
+        """Whether a decode engine has fetched from this process. Engines greet each other once, so
+        what takes long from then on is no greeting."""
+        return self.peer is not None and self._met.get(decode) == self.peer.engine_id
+
+    def parted(self, decode: str) -> None:
+        """The decode engine may be another process now."""
+        self._met.pop(decode, None)
 
     def bars(self, decode: str, now: float) -> bool:
         """Whether a decode engine, by its address, had better not fetch from here now."""
@@ -55,3 +65,7 @@ class Handing:
     def succeeded(self, decode: str) -> None:
         self._marks.pop(decode, None)
         self._marks.pop(ANY, None)
+        if self.peer is not None:
+            if len(self._met) >= PAIRS_MAX:
+                self._met.clear()
+            self._met[decode] = self.peer.engine_id

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway import pairing, policy
+from gateway import policy
 from native._core import Ask
 
 PAIRS_TRIED = 4
+# Reasons that speak for two engines or for one: how the latter is called.
+ONE = {"cheaper": "cheaper_one", "slo": "slo_one", "forced": "no_prefill"}
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,11 +145,15 @@ def _two(
     for left in reversed(range(PAIRS_TRIED)):
         if not left:
             prefills = bytearray(len(prefills))
-        found = pairing.pair(team.scorer, kv.prompt, (bytes(prefills), may), when, asked, force)
+        found = team.scorer.pair(kv.prompt, bytes(prefills), may, *when, asked, force)
         if found is None:
             return None
-        if force >= 0 or not kv.why:
-            kv.why = "barred" if barred and found.prefill is None else found.reason
+        if force < 0:
+            kv.why = kv.why or "never"
+        elif found.prefill is None:
+            kv.why = "barred" if barred else ONE.get(found.reason, found.reason)
+        else:
+            kv.why = found.reason
         if found.prefill is None:
             return found.decode
         decode = team.engines[found.decode.place]

@@ -46,7 +46,9 @@ def _why_one(ctx: Context, block: int) -> str:
         return "pinned"
     if found is None or kv.body is None or not ctx.body or ctx.method != b"POST":
         return "endpoint"
-    why = handoff.why_alone(kv.path, kv.body, found)
+    assert ctx.group is not None
+    push = ctx.group.conf.disaggregation.connector == "push"
+    why = handoff.why_alone(kv.path, kv.body, found, push)
     if why:
         return why
     if ctx.plan.trust and found.span("kv_transfer_params") is not None:

@@ -38,7 +38,7 @@ REASONS = (
 # Why a request is served by two engines or by one. Likewise.
 WHYS = (
     "cheaper", "slo", "forced",  # two
-    "short", "hit", "no_prefill", "never",
+    "short", "hit", "cheaper_one", "slo_one", "no_prefill", "never",  # one
     "endpoint", "choices", "prompts", "field", "media", "unread", "pinned",  # it cannot be two
     "barred",  # the two cannot reach each other of late
     "prefill_failed", "prefill_refused", "not_handed", "expired",  # it was to be two

@@ -33,7 +33,12 @@ class Spent(RuntimeError):
 def deadline(asked: float, lease_s: float) -> float:
     """Until when blocks may be fetched. Counted from when the prefill was asked for: when it ended
     is not known here, as a reply may be long on its way (a stopped process, a full queue)."""
-    return asked + lease_s - min(lease_s * MARGIN, MARGIN_MAX_S)
+    return asked + lease_s - margin(lease_s)
+
+
+def margin(lease_s: float) -> float:
+    """How long before the end of a lease nobody is sent to fetch any more."""
+    return min(lease_s * MARGIN, MARGIN_MAX_S)
 
 
 class Transfer:
@@ -54,6 +59,13 @@ class Transfer:
         """The prefill engine has answered."""
         assert self.state == "asked"
         self._handed, self.held_at, self.state = handed, now, "held"
+
+    def anew(self, handed: Handed) -> Transfer:
+        """The same blocks, which nobody can have fetched: what was told of them was wrong."""
+        other = Transfer(self.prefill, 0.0, self.asked_at)
+        other.deadline = self.deadline
+        other.hold(handed, self.asked_at)
+        return other
 
     def fresh(self, now: float) -> bool:
         """Whether the parameters are there and may be used."""

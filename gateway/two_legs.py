@@ -24,12 +24,13 @@ from gateway.transfer import Transfer
 from gateway.verdict import fault, mark
 
 if TYPE_CHECKING:
+    from engines.vllm.handoff import Handed
     from gateway.context import Context
     from gateway.decisions import Charge
     from gateway.engine import Engine
     from gateway.errors import GatewayError
     from gateway.pipeline import Pipeline
-    from native.relay import Leg
+    from native.relay import Leg, Sink
 
 PREFILLS_MAX = 2  # tries of one request, of those that failed
 REDOES_MAX = 1  # answers that failed before a byte
@@ -48,7 +49,7 @@ class Owner(Protocol):
 
 class TwoLegs(Fetching):
     __slots__ = (
-        "_charge", "_failures", "_leg_id", "_owner", "_redoes", "decode", "leg",
+        "_charge", "_failures", "_owner", "_redoes", "decode", "leg", "leg_id",
     )  # fmt: skip
 
     decode: Engine
@@ -58,33 +59,38 @@ class TwoLegs(Fetching):
         self._owner = owner
         self._charge: Charge | None = None
         self._failures = self._redoes = 0
-        self._leg_id = ""
+        self.leg_id = ""  # what both engines know the request by
         self.leg: Leg | None = None  # the last prefill leg
 
     # ---- the first leg ----
 
     def begin(self, engine: Engine) -> None:
         """Has the prompt computed where the pick said, for `engine` to answer."""
-        ctx, now = self._ctx, monotonic()
-        kv, group = ctx.kv, ctx.group
-        assert kv is not None and kv.prefill is not None and group is not None
-        first = engine.team.engines[kv.prefill.place]
-        self.decode, ctx.engine = engine, engine
-        self.transfer = Transfer(first, group.conf.disaggregation.lease_s, now)
-        tried = ctx.attempts or self._failures
-        self._leg_id = self._pipeline.ids.next() if tried else ctx.request_id
-        self._charge = self._pipeline.decisions.prefill_sent(kv, first)
-        self._keep(first)
-        leg = prefill.build(ctx, first, self._leg_id, self)
-        ctx.leg = self.leg = leg
-        total_s, spent_s = ctx.plan.location.total_timeout_s, now - ctx.request.t0
-        leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
+        leg = self._open(engine)
+        self._ctx.leg = leg
         try:
             leg.start()
         except RuntimeError:  # the client left in the meantime
             self._settle(False)
             self._let_go()
             self._owner.abandon()
+
+    def _open(self, engine: Engine, sink: Sink | None = None) -> Leg:
+        """The prefill leg, not started, but counted."""
+        ctx, now = self._ctx, monotonic()
+        kv, group = ctx.kv, ctx.group
+        assert kv is not None and kv.prefill is not None and group is not None
+        first = engine.team.engines[kv.prefill.place]
+        self.decode, ctx.engine, kv.computed = engine, engine, None
+        self.transfer = Transfer(first, group.conf.disaggregation.lease_s, now)
+        again = bool(ctx.attempts or self._failures)
+        self.leg_id = self._pipeline.ids.next() if again else ctx.request_id
+        self._charge = self._pipeline.decisions.prefill_sent(kv, first)
+        self._keep(first)
+        leg = self.leg = prefill.build(ctx, first, self.leg_id, self, sink)
+        total_s, spent_s = ctx.plan.location.total_timeout_s, now - ctx.request.t0
+        leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
+        return leg
 
     # ---- what the relay calls, of prefill legs ----
 
@@ -105,13 +111,10 @@ class TwoLegs(Fetching):
             self._owner.refuse(InternalError(request_id=self._ctx.request_id))
 
     def _ended(self, leg: Leg) -> None:
-        group, now = self._ctx.group, monotonic()
-        assert group is not None
-        done = leg.error is None and leg.status == 200
-        self._settle(done)
-        mark(group, self.transfer.prefill, leg)
-        if done:
-            self._handed(leg, now)
+        now = monotonic()
+        handed = self._read(leg, now)
+        if handed is not None:
+            self._handed(leg, handed, now)
             return
         self._let_go()
         self._over("failed")
@@ -119,27 +122,44 @@ class TwoLegs(Fetching):
             self._owner.abandon()
         elif leg.error in LOST or leg.error == "total_timeout":
             self._owner.refuse(self._fault(leg))
+        else:
+            self._go_on(leg)
+
+    def _read(self, leg: Leg, now: float) -> Handed | None:
+        """Settles a prefill leg, and reads what it handed over."""
+        group, first = self._ctx.group, self.transfer.prefill
+        assert group is not None
+        done = leg.error is None and leg.status == 200
+        self._settle(done)
+        mark(group, first, leg)
+        handed = None
+        if done:
+            handed = handoff.read(leg.reply or b"", leg.cached_tokens, leg.created_tokens)
+        if handed is not None:
+            first.handing.peer = handed.peer
+            two = self._pipeline.decisions.two
+            two.time("prefill", leg.t_end - leg.t_start)
+            two.add("tokens", max(handed.tokens, 0))
+        elif done and first.handing.failed(ANY, now):
+            log.warning(
+                "upstream `%s`: engine %s hands nothing over: has it a KV connector, and the "
+                "role of a producer?", first.upstream, first.address,
+            )  # fmt: skip
+        return handed
+
+    def _go_on(self, leg: Leg) -> None:
+        """Nothing came of a prefill leg, and the client still waits."""
+        if leg.error is None and leg.status == 200:
+            self._alone("not_handed")
         elif 400 <= leg.status < 500 and leg.status not in _LOADED:
             self._alone("prefill_refused")
         else:
             self._failed(leg)
 
-    def _handed(self, leg: Leg, now: float) -> None:
-        """The prompt is computed; whether it can be fetched is in the reply."""
-        kv, first = self._ctx.kv, self.transfer.prefill
+    def _handed(self, leg: Leg, handed: Handed, now: float) -> None:
+        """The prompt is computed, and can be fetched."""
+        kv = self._ctx.kv
         assert kv is not None
-        handed = handoff.read(leg.reply or b"", leg.cached_tokens)
-        if handed is None:
-            if first.handing.failed(ANY, now):
-                log.warning(
-                    "upstream `%s`: engine %s hands nothing over: has it a KV connector, and the "
-                    "role of a producer?", first.upstream, first.address,
-                )  # fmt: skip
-            self._let_go()
-            self._over("failed")
-            self._alone("not_handed")
-            return
-        first.handing.peer = handed.peer
         self.transfer.hold(handed, now)
         if not self.transfer.fresh(now):
             self._over("expired")
@@ -148,11 +168,7 @@ class TwoLegs(Fetching):
             return
         kv.computed = kv.prefill
         self._owner.answer_at(self.decode)
-        two = self._pipeline.decisions.two
-        two.time("second", monotonic() - now)
-        two.time("prefill", leg.t_end - leg.t_start)
-        if handed.tokens > 0:
-            two.add("tokens", handed.tokens)
+        self._pipeline.decisions.two.time("second", monotonic() - now)
 
     def _failed(self, leg: Leg) -> None:
         """The engine did not compute the prompt."""
@@ -182,7 +198,9 @@ class TwoLegs(Fetching):
         kv, team = self._ctx.kv, self.decode.team
         assert kv is not None and kv.prompt is not None and team.scorer is not None
         kv.why, kv.prefill, kv.computed = why, None, None
-        kv.choice = team.scorer.at(self.decode.place, kv.prompt, monotonic())
+        now = monotonic()
+        kv.over(now, -1)  # it was to be less work
+        kv.choice = team.scorer.at(self.decode.place, kv.prompt, now)
         self._owner.answer_at(self.decode)
 
     # ---- again ----

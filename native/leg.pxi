@@ -108,6 +108,10 @@ cdef class Leg(Reply):
         return self.meter.cached_tokens
 
     @property
+    def created_tokens(self):
+        return self.meter.created_tokens
+
+    @property
     def reply(self):
         """The reply's body where it was kept, once it has come as a whole; else None."""
         return self.whole

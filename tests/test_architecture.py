@@ -30,7 +30,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
      "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
-     "transfer", "pairing"),
+     "transfer"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
@@ -55,9 +55,9 @@ RANKS = (
     ("fronts",),
     ("legs",),
     PHASES,
-    ("verdict", "ending", "release"),
+    ("verdict", "ending", "release", "alive"),
     ("fetch",),
-    ("two_legs",),
+    ("two_legs", "push"),
     ("exchange", "explain"),
     ("pipeline",),
     ("api",),
@@ -86,7 +86,7 @@ KVBM_RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
-    "sources", "trust", "transfer", "pairs", "pairing",
+    "sources", "trust", "transfer", "pairs",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -4,9 +4,11 @@ engine is asked, what it answers, what a decode engine is told.
 The one place that knows vLLM's fields, and where its versions differ:
 
     0.32   `remote_prefill_cached_tokens`: the decode engine's usage tells what the prefill engine
-           found in its cache; all `remote_*` fields are needed, or its core dies
-    before without it: the decode engine counts all that it was handed as cached, and the usage
-           that clients see has to be put right (`Handed.cached_tokens` is None)
+           found in its cache; all `remote_*` fields are needed, or its core dies. What was put
+           into the cache it does not tell: it says 0, and messages count it as input instead
+    before without it, without `remote_request_id`, block ids in one list: the decode engine counts
+           all that it was handed as cached, and that number of the usage that clients see has to
+           be put right, too
 
 Invariants: a prefill is asked for the same prompt as the answer will be, so nothing that a chat
 template may see is touched; what the prefill engine answers is passed on byte for byte.
@@ -42,10 +44,9 @@ _CUT = (
 )  # fmt: skip
 _RECAST = Recast(_CUT)
 _OWN = b'"kv_transfer_params":'
-# Needed by a decode engine: without one of them its core dies or waits for ever.
-_NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host",
-           "remote_port")  # fmt: skip
-_FALSE = frozenset({b"null", b"false", b"0"})
+# Needed by a decode engine of any version: without one of them its core dies or waits for ever.
+_NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
+_UNSET = frozenset({b"null", b"false"})
 # Fields that keep a request on one engine: their prompts differ between the legs, or several
 # answers would share one hand-over.
 _ALONE = ("echo", "use_beam_search", "prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens",
@@ -74,23 +75,20 @@ class Peer:
 @dataclass(frozen=True, slots=True)
 class Handed:
     """What a prefill engine left: `raw` is its `kv_transfer_params`, as they came. `tokens` of the
-    prompt, -1 = not said. `cached_tokens`: found in its cache, None where a decode engine would not
-    hear of it."""
+    prompt, -1 = not said. `cached_tokens` were found in its cache, `created_tokens` put into it:
+    what a decode engine would not tell of them by itself, -1 = it does, or nobody does."""
 
     raw: bytes
     peer: Peer
     tokens: int
-    cached_tokens: int | None
+    cached_tokens: int
+    created_tokens: int
 
 
-def can(path: bytes) -> bool:
-    """Whether requests of this path can be handed over."""
-    return path in _LIMITS
-
-
-def why_alone(path: bytes, body: bytes, found: Scan) -> str:
-    """Why one engine must answer this request alone, a word of a closed set; "" = two may."""
-    if path not in _LIMITS:
+def why_alone(path: bytes, body: bytes, found: Scan, push: bool = False) -> str:
+    """Why one engine must answer this request alone, a word of a closed set; "" = two may. `push`:
+    both must make the same id of X-Request-Id, which for a response they do not."""
+    if path not in _LIMITS or (push and path == b"/v1/responses"):
         return "endpoint"
     if found.n != 1 or _set(body, found, "best_of") not in (None, b"1"):
         return "choices"
@@ -108,7 +106,7 @@ def _set(body: bytes, found: Scan, name: str) -> bytes | None:
     if span is None:
         return None
     value = body[span[0] : span[1]]
-    return None if value in _FALSE else value
+    return None if value in _UNSET else value
 
 
 def prefill_body(path: bytes, body: bytes) -> bytes:
@@ -124,9 +122,9 @@ def decode_body(body: bytes, insert_at: int, raw: bytes) -> bytes:
     return b"%b%b%b,%b" % (body[:insert_at], _OWN, raw, body[insert_at:])
 
 
-def read(reply: bytes, cached_tokens: int) -> Handed | None:
+def read(reply: bytes, cached_tokens: int, created_tokens: int) -> Handed | None:
     """What a prefill engine's reply hands over; None where it hands over nothing that a decode
-    engine could use. `cached_tokens` by its usage, -1 = not said."""
+    engine could use. The counts are those of its usage, -1 = not said."""
     try:
         span = scan(reply).span("kv_transfer_params")
         raw = b"null" if span is None else reply[span[0] : span[1]]
@@ -143,5 +141,6 @@ def read(reply: bytes, cached_tokens: int) -> Handed | None:
     except (TypeError, ValueError):
         return None
     peer = Peer(str(params["remote_engine_id"]), str(params["remote_host"]), port, ways)
-    told = params.get("remote_prefill_cached_tokens") is not None or cached_tokens < 0
-    return Handed(raw, peer, tokens, None if told else cached_tokens)
+    if params.get("remote_prefill_cached_tokens") is not None:
+        cached_tokens = -1
+    return Handed(raw, peer, tokens, cached_tokens, created_tokens)

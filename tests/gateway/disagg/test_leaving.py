@@ -71,9 +71,9 @@ async def test_76_between_the_legs_the_blocks_are_let_go(
     p, d = stage.prefills[0], stage.decodes[0]
     handed = TwoLegs._handed
 
-    def cut(self: TwoLegs, leg: Any, now: float) -> None:
+    def cut(self: TwoLegs, *what: Any) -> None:
         self._ctx.client.cut()
-        handed(self, leg, now)
+        handed(self, *what)
 
     monkeypatch.setattr(TwoLegs, "_handed", cut)
     for _ in range(20):

@@ -38,8 +38,8 @@ async def test_78_the_prefill_engine_dies_during_the_transfer(
     process: Any, gateway: Any, tmp_path: Path, lane: str, policy: str
 ) -> None:
     conf = Conf(lane=lane, policy=policy)
-    p = process(*disagg.connector("kv_producer", conf))
-    d = process(*disagg.connector("kv_consumer", conf), *SLOW_LINK)
+    p = process(*disagg.connector("kv_producer", conf), *SLOW_LINK)
+    d = process(*disagg.connector("kv_consumer", conf))
     gw = await stage(gateway, tmp_path, conf, p, d)
     body = disagg.completion()
     asking = asyncio.create_task(gw.client.post(PATH, json=body, timeout=20))
@@ -78,19 +78,20 @@ async def test_84_ranks_are_addressed_on_both_legs(
     p = process(*disagg.connector("kv_producer", conf), *ranks)
     d = process(*disagg.connector("kv_consumer", conf), *ranks)
     gw = await stage(gateway, tmp_path, conf, p, d)
-    met = set()
-    for _ in range(8):
-        body = disagg.fresh()
-        reply = await gw.client.post(PATH, json=body, timeout=20)
-        assert reply.status_code == 200, reply.text
-        right = d.call("POST", PATH, body)[1]
-        assert disagg.said(reply.json()) == disagg.said(right)
-        receipt = kv.receipt(reply)
-        met |= {receipt["engine"], receipt["prefill"]}
-        for engine, name in ((p, "prefill"),):
-            sent = dict(engine.state()["last_request"]["headers"])
-            assert sent["x-data-parallel-rank"] == receipt[name][-1]
+    met: set[str] = set()
+    for _ in range(20):
+        bodies = [disagg.fresh() for _ in range(4)]
+        asks = (gw.client.post(PATH, json=body, timeout=20) for body in bodies)
+        for body, reply in zip(bodies, await asyncio.gather(*asks), strict=True):
+            assert reply.status_code == 200, reply.text
+            right = d.call("POST", PATH, body)[1]
+            assert disagg.said(reply.json()) == disagg.said(right)
+            met |= {kv.receipt(reply)["engine"], kv.receipt(reply)["prefill"]}
     assert len(met) == 4
+    reply = await gw.client.post(PATH, json=disagg.fresh(), timeout=20)
+    for engine, name in ((p, "prefill"), (d, "engine")):
+        sent = dict(engine.state()["last_request"]["headers"])
+        assert sent["x-data-parallel-rank"] == kv.receipt(reply)[name][-1]
 
 
 async def test_86_the_first_token_is_counted_from_the_requests_arrival(
