@@ -28,6 +28,7 @@ __all__ = [
     "Prompt",
     "Rates",
     "RoundRobin",
+    "RoleControl",
     "Row",
     "Scan",
     "Scorer",
@@ -477,6 +478,33 @@ class Trace:
     def output_tokens(self) -> int: ...
     def reusable_tokens(self) -> int: ...
 
+Moved = tuple[int, str, str, float, float]
+
+@final
+class RoleControl:
+    """Which engines of a team prefill, answer, or do both; roles are p, d and m.
+
+    A move: (place, role it had, role it gets, pressure before, pressure predicted).
+    """
+
+    def __new__(
+        cls,
+        roles: str,
+        movable: bytes,
+        *,
+        ttft_slo_ms: float,
+        tpot_slo_ms: float,
+        dwell_s: float = 60.0,
+        drain_s: float = 120.0,
+    ) -> RoleControl: ...
+    @property
+    def roles(self) -> str: ...
+    @property
+    def stuck(self) -> int: ...
+    def look(self, scorer: Scorer, rate: float, now: float) -> Moved | None: ...
+    def pressure(self, scorer: Scorer, rate: float, now: float) -> float: ...
+    def set(self, place: int, role: str, now: float) -> None: ...
+
 @final
 class Duet:
     """Simulated engines that prefill (p), answer (d) or both (m): a letter each."""
@@ -487,6 +515,7 @@ class Duet:
         force: int = 0,
         link_gb_s: float = 12.5,
         chunk_tokens: list[int] | None = None,
+        dwell_s: float = 0.0,
     ) -> Duet: ...
 
 @final
@@ -507,6 +536,8 @@ class Simulated:
     def end_s(self) -> float: ...
     @property
     def transfers(self) -> tuple[int, int, float]: ...
+    @property
+    def moves(self) -> list[tuple[float, Moved]]: ...
     @property
     def busy_s(self) -> list[float]: ...
     @property
