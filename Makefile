@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 300
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv build demo test lint cargo-test pytest e2e bench fuzz docs lock clean
+.PHONY: help venv build demo test lint cargo-test pytest e2e e2e-long bench fuzz docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,13 @@ ifeq ($(E2E),skip)
 	@echo "e2e: skipped, because E2E=skip"
 else
 	$(if $(filter sim,$(E2E_ENGINE)),,@tests/e2e/env.sh all > /dev/null)
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/disagg
+	$(BIN)/python -m pytest tests/e2e/disagg -m "not long"
 endif
+
+e2e-long: venv  ## prefill and decode engines killed, stopped, left and too late; push mode: half an hour
+	@tests/e2e/env.sh all > /dev/null
+	$(BIN)/python -m pytest tests/e2e/disagg -m long
 
 bench: venv  ## the proxies against each other; one JSON line per bench
 	$(BIN)/python tests/bench/relay.py --json -

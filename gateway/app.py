@@ -32,6 +32,7 @@ from gateway.inquiry import Inquiry, hear
 from gateway.logs import Writer, check_log, log, open_error_log
 from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
+from gateway.metrics_disagg import DisaggCollector
 from gateway.metrics_events import EventCollector
 from gateway.metrics_kv import KvCollector
 from gateway.models import Models
@@ -187,13 +188,14 @@ def build(
     caches.again = discovery.again
     inquiry = Inquiry(table, control, partial(hear, table))
     tokens.changed = partial(_believe, table, caches)
-    decisions = Decisions(table.index, caches, memory.kv)
+    decisions = Decisions(table.index, caches, memory.kv, memory.disagg)
     recorder = Recorder(gatehouse, stats, responses, decisions)
     pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
     status = Status(table, stats, life, pulse.say, tokens, caches)
     metrics = registry(
         KvgateCollector(stats, table, pulse.say),
         KvCollector(memory.kv, tokens),
+        DisaggCollector(memory.disagg),
         EventCollector(memory.events, caches, table),
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.plan import Plan
     from gateway.routed import Routed
+    from gateway.two_legs import TwoLegs
     from native._core import Limiter, Scan
     from native.relay import Client, Edits, Leg, Request
 
@@ -75,6 +76,7 @@ class Context:
         "target",
         "termination",
         "turned",
+        "two",
     )
 
     client: Client
@@ -126,6 +128,8 @@ class Context:
         self.pinned: Engine | None = None  # the only engine that can answer
         self.engine: Engine | None = None
         self.how = ""  # the method of the pick; "pinned" where only one engine could answer
+        # prefill
+        self.two: TwoLegs | None = None  # only where another engine computes the prompt
         # decode
         self.leg = None
         self.attempts: tuple[Attempt, ...] = ()  # legs that ended, in order

@@ -49,7 +49,7 @@ class KvCounts:
         if kv.reason:
             add(at[f"reason/{kv.reason}"])
         self._time("tokenize", kv.tokenize_s)
-        choice, prompt = kv.choice, kv.prompt
+        choice, prompt = kv.reader, kv.prompt
         if choice is None or prompt is None:
             return
         self._time("decide", kv.decide_s)

@@ -12,15 +12,17 @@ Invariant: every `sent` has its `over`, whatever became of the leg.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.context import Context
+    from gateway.counts_disagg import DisaggCounts
     from gateway.counts_kv import KvCounts
     from gateway.engine import Engine
     from gateway.routed import Routed
-    from native._core import Index
+    from native._core import Index, Ticket
 
 SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
 SETTLE_S = 0.5  # after its request's end: then the engine's events, which are late, are the truth
@@ -39,8 +41,20 @@ class Trust(Protocol):
         """An engine said what it found; times are monotonic seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a prefill leg stands for in the ledger and the index while it runs."""
+
+    engine: Engine
+    ticket: Ticket
+    prediction: int
+
+
 class Decisions:
-    def __init__(self, index: Index | None, trust: Trust, counts: KvCounts) -> None:
+    def __init__(
+        self, index: Index | None, trust: Trust, counts: KvCounts, two: DisaggCounts
+    ) -> None:
+        self.two = two
         self._index = index
         self._trust = trust
         self._counts = counts
@@ -53,7 +67,10 @@ class Decisions:
         """A leg is about to start."""
         now = monotonic()
         assert kv.choice is not None and kv.prompt is not None
-        kv.ticket = kv.choice.start(now)
+        if kv.ticket is None:
+            kv.ticket = kv.choice.start(now)
+        else:  # counted in since its prefill was asked for elsewhere
+            kv.ticket.sent(now)
         kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
         if self._index is not None and engine.index_slot >= 0:
             kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
@@ -73,6 +90,33 @@ class Decisions:
             holds = engine.capacity_tokens or engine.team.kv_tokens
             self._index.assume(engine.index_slot, kv.prompt, holds)
 
+    def prefill_sent(self, kv: Routed, engine: Engine) -> Charge:
+        """A leg is about to start that only computes the prompt; who will answer expects it."""
+        now = monotonic()
+        assert kv.prefill is not None and kv.prompt is not None and kv.choice is not None
+        kv.ticket = kv.choice.start(now)
+        prediction = -1
+        if self._index is not None and engine.index_slot >= 0:
+            prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+        return Charge(engine, kv.prefill.start(now), prediction)
+
+    def prefill_over(self, kv: Routed, charge: Charge, done: bool) -> None:
+        """It has ended; `done`: the prompt is computed."""
+        now, engine = monotonic(), charge.engine
+        if done:
+            charge.ticket.first(now)
+        charge.ticket.end(now, 1 if done else None)
+        if not done:
+            kv.over(now, -1)
+        if self._index is None:
+            return
+        if charge.prediction >= 0:
+            self._index.settle(charge.prediction, now + SETTLE_S)
+        prompt = kv.prompt if done and engine.index_slot >= 0 else None
+        if prompt is not None and (not prompt.exact or self._trust.assumes(engine)):
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, prompt, holds)
+
     def over(self, kv: Routed, tokens: int) -> None:
         """A leg has ended; `tokens` of its answer, -1 = not known."""
         now = monotonic()
@@ -85,14 +129,17 @@ class Decisions:
         """A request has ended."""
         kv, leg = ctx.kv, ctx.leg
         assert kv is not None
-        cached = -1
-        if leg is not None and leg.error is None and leg.status == 200:
+        cached, engine = -1, ctx.engine
+        if kv.computed is not None and ctx.two is not None:
+            engine, cached = ctx.two.found()
+        elif leg is not None and leg.error is None and leg.status == 200:
             cached = leg.cached_tokens
         self._counts.request(kv, cached)
+        if kv.why:
+            self.two.add(f"why/{kv.why}")
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
         # something else than lay there when it was sent: that says nothing of the events.
-        row = None if kv.choice is None else kv.choice.row
+        row = None if kv.reader is None else kv.reader.row
         at_once = row is not None and not row.waiting and not row.predicted
-        if cached >= 0 and kv.comparable and at_once:
-            engine = ctx.attempts[-1].engine
+        if cached >= 0 and kv.comparable and at_once and engine is not None:
             self._trust.observe(engine, kv.matched, cached, monotonic())

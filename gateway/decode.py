@@ -1,47 +1,29 @@
 """The decode leg: what the chosen engine is sent, and what is added to its reply.
 
-Invariants: the body is the client's bytes but for the spans that `route` cut; the upstream
-X-Request-Id is always one that the gateway made (NIXL matches requests by it); nothing of the
-client's can add a header line.
+Invariant: the body is the client's bytes but for the spans that `route` cut, and the parameters of
+a hand-over, which stand in front.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.plan import OWN_PREFIX
-from native.relay import Leg, RequestPlan
+from engines.vllm import handoff
+from gateway.legs import dress
+from native.relay import Edits
 
 if TYPE_CHECKING:
+    from engines.vllm.handoff import Handed
     from gateway.context import Context
     from gateway.engine import Engine
+    from native.relay import Leg
 
 CLIENT_ID_MAX = 128
-RANK = b"x-data-parallel-rank"
 
 
 def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
-    """A leg to `engine`, not started. Raises nothing: everything was checked when the plan was
-    made.
-    """
-    plan = ctx.plan
-    request = ctx.request
-    request_plan = plan.request_plan
-    if request.has_prefix(OWN_PREFIX) and (not plan.trust or plan.policies):
-        request_plan = RequestPlan([*plan.drop, *_own(ctx)])
-    if engine.line.rank >= 0 and plan.trust and request.get(RANK) is not None:
-        request_plan = RequestPlan([*plan.drop, *_own(ctx), RANK])
-    if plan.secure is None:
-        pool = engine.pools[plan.tls]
-        assert pool is not None  # opened for every scheme that a location speaks
-    else:
-        pool = engine.secured(plan.secure.context, plan.secure.name(ctx))
-    leg = Leg(ctx.client, request, pool, request_plan, plan.reply_plans[engine.upstream], owner)
-    leg.target = ctx.target
-    leg.host = engine.host if plan.host is None else plan.host(ctx)
-    leg.extra = b"x-request-id: %b\r\n%b" % (leg_id.encode(), plan.set_lines.render(ctx))
-    if engine.line.rank >= 0:
-        leg.extra += b"x-data-parallel-rank: %d\r\n" % engine.line.rank
+    """A leg to `engine` that answers the client, not started."""
+    leg = dress(ctx, engine, leg_id, owner)
     leg.body = ctx.body
     leg.edits = ctx.edits
     leg.reply_extra = reply_lines(ctx, True)
@@ -52,11 +34,14 @@ def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
     return leg
 
 
-def _own(ctx: Context) -> list[bytes]:
-    """Headers that are meant for the gateway, where they are dropped."""
-    if ctx.plan.trust and not ctx.plan.policies:
-        return []
-    return [name for name, _ in ctx.request.headers if name.startswith(OWN_PREFIX)]
+def handed_over(ctx: Context, leg: Leg, handed: Handed) -> None:
+    """Makes it a leg whose prompt has been computed elsewhere."""
+    assert ctx.body is not None and ctx.scan is not None
+    leg.body = handoff.decode_body(ctx.body, ctx.scan.insert_at, handed.raw)
+    leg.hear_first = True
+    if handed.cached_tokens >= 0 or handed.created_tokens > 0:
+        counts = handed.cached_tokens, handed.created_tokens
+        leg.edits = (ctx.edits or Edits()).with_usage(*counts)
 
 
 def client_id(ctx: Context) -> bytes:
@@ -86,6 +71,8 @@ def reply_lines(ctx: Context, all_of_them: bool) -> bytes:
         )  # fmt: skip
         if ctx.kv is not None:
             lines += ctx.kv.receipt()
+        if ctx.two is not None:
+            lines += ctx.two.receipt()
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.conf.model import EngineLine, Upstream
 from gateway.marks import Marks
+from gateway.pairs import Handing
 from gateway.trust import Trust
 from native.relay import Pool
 
@@ -24,9 +25,9 @@ class Engine:
     """One vLLM server, or one rank of it. `slot` is its handle in the ledger."""
 
     __slots__ = (
-        "address", "capacity_tokens", "checked", "context_tokens", "gone", "healthy", "host",
-        "index_slot", "label", "line", "marks", "models", "opened", "past", "place", "pools",
-        "slot", "team", "tls_pools", "trust", "upstream", "why",
+        "address", "capacity_tokens", "checked", "context_tokens", "gone", "handing", "healthy",
+        "host", "index_slot", "label", "line", "marks", "models", "opened", "past", "place",
+        "pools", "role", "slot", "team", "tls_pools", "trust", "upstream", "why",
     )  # fmt: skip
 
     address: str
@@ -35,6 +36,7 @@ class Engine:
         self.upstream = upstream
         self.line = line
         self.address = line.address
+        self.role: str = line.role  # prefill | decode | both; may be moved at run time
         self.host = b"localhost" if line.unix_path else line.server.encode()
         self.label = self.host + (b"" if line.rank < 0 else b"#%d" % line.rank)  # for receipts
         self.slot = slot
@@ -48,6 +50,7 @@ class Engine:
         self.opened = (0, 0, 0)  # the same over all pools, as last told to the shared memory
         self.tls_pools: dict[tuple[SSLContext, str], Pool] = {}  # of locations with proxy_ssl_*
         self.trust = Trust()
+        self.handing = Handing()
         self.index_slot = -1  # in the index of cached blocks, -1 = it is not followed
         self.models: frozenset[str] | None = None  # names it serves; None = not known yet
         self.context_tokens = 0  # longest prompt and answer, 0 = not known

@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
 class Team:
     """The primaries or the backups of an upstream, in file order. `mask`: one byte per engine, 1
-    = may be picked; engines at `max_conns` are left out later, by the ledger's counts.
+    = may be picked to answer; engines at `max_conns` are left out later, by the ledger's counts.
+    `prefills`: likewise, to compute a prompt that another answers.
     """
 
     __slots__ = (
-        "ask", "engines", "group", "kv_tokens", "load", "mask", "recheck", "ring", "robin",
-        "scorer",
+        "ask", "engines", "group", "kv_tokens", "load", "mask", "prefills", "recheck", "ring",
+        "robin", "scorer",
     )  # fmt: skip
 
     def __init__(self, engines: Iterable[Engine], ledger: Ledger, former: Team | None) -> None:
         self.engines = tuple(engines)
-        self.mask = bytes(len(self.engines))
+        self.mask = self.prefills = bytes(len(self.engines))
         self.recheck = math.inf  # when a benched engine may be tried again
         weights = [engine.line.weight for engine in self.engines]
         limits = [engine.line.max_conns for engine in self.engines]
@@ -89,14 +90,26 @@ class Team:
         """Makes the mask anew, from every engine's state."""
         self.recheck = math.inf
         mask = bytearray(len(self.engines))
+        prefills = bytearray(len(self.engines))
         for place, engine in enumerate(self.engines):
             line = engine.line
             up = not line.down and not line.drain and not engine.gone and engine.healthy
             if up and engine.marks.benched and now <= engine.marks.until:
                 up = False
                 self.recheck = min(self.recheck, engine.marks.until)
-            mask[place] = up
-        self.mask = bytes(mask)
+            mask[place] = up and engine.role != "prefill"
+            prefills[place] = up and engine.role != "decode"
+        self.mask, self.prefills = bytes(mask), bytes(prefills)
+
+    def may_prefill(self, now: float) -> bytes:
+        """The engines that may be given one more prompt to compute for another."""
+        if now > self.recheck:
+            self.refresh(now)
+        most = self.group.conf.disaggregation.pending
+        if not most or all(engine.handing.pending < most for engine in self.engines):
+            return self.prefills
+        pairs = zip(self.prefills, self.engines, strict=True)
+        return bytes(up and engine.handing.pending < most for up, engine in pairs)
 
     def forgive(self, now: float) -> None:
         """All are benched: nginx's rule, the marks are wiped and every engine is tried again."""
@@ -252,6 +265,8 @@ class EngineTable:
     def _engine(self, conf: Upstream, line: EngineLine, former: Engine | None) -> Engine:
         if former is None:
             return Engine(conf.name, line, self.ledger.open(conf.name, line.address))
+        if former.line.role != line.role:
+            former.role = line.role
         former.line = line
         if conf.health_check is None:
             former.healthy, former.checked, former.why = True, False, ""

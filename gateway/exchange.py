@@ -3,27 +3,27 @@
     begin → pick → leg ──done──→ finish
               ↑      └─failed─→ replay on the same engine, next engine, or an error reply → finish
 
-Invariants: at most one leg runs; every debit of the ledger is credited once; `finish` runs
-exactly once, whatever happens, and it is the only way out. Both lanes use this object; the
-Starlette lane awaits `finished`.
+Where another engine computes the prompt, `TwoLegs` comes in between: pick → prefill leg → leg.
+
+Invariants: at most one leg runs that may answer the client; every debit of the ledger is credited
+once. Both lanes use this object; the Starlette lane awaits `finished`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import decode, errors, policy, relay_faults
+from gateway import decode, errors, policy, prefill, relay_faults
 from gateway.context import CLIENT_LEFT, Attempt, Context
+from gateway.ending import Ending
 from gateway.logs import log
-from gateway.over import OVER
 from gateway.pick import by_prompt, pick, pinned
 from gateway.plan import ADDED_STATUSES
+from gateway.push import Pushed
 from gateway.retry import Ended, step
-from gateway.turn import turn
+from gateway.two_legs import TwoLegs
 from gateway.verdict import fault, mark
 
 if TYPE_CHECKING:
@@ -32,26 +32,19 @@ if TYPE_CHECKING:
     from native.relay import Leg
 
 
-class Exchange:
-    __slots__ = (
-        "_pipeline", "_replays", "_started", "_successor", "_timer", "_tried", "_waiter",
-        "ctx", "over",
-    )  # fmt: skip
+class Exchange(Ending):
+    __slots__ = ("_replays", "_started", "_successor", "_tried")
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
-        self.ctx = ctx
-        self.over = False
-        self._pipeline = pipeline
+        super().__init__(pipeline, ctx)
         self._tried: tuple[Engine, ...] = ()
         self._replays = 0
         self._successor: Engine | None = None  # picked while a discarded reply's head was looked at
         self._started = 0.0
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, seconds: float, then: Callable[[Exchange], None]) -> None:
-        """Goes on later, unless the client leaves before."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, then, self)
+    def _anew(self) -> None:
+        self._tried = ()
+        self._pipeline.resume(self)
 
     def begin(self) -> None:
         """Picks an engine and starts the first leg, or answers that there is none."""
@@ -61,7 +54,23 @@ class Exchange:
             assert self.ctx.group is not None
             self.refuse(errors.NoEngine(upstream=self.ctx.group.name))
         else:
-            self._go(engine)
+            self.start(engine)
+
+    def start(self, engine: Engine) -> None:
+        """Has the engine answer, or first another compute the prompt."""
+        ctx = self.ctx
+        if ctx.kv is None or ctx.kv.prefill is None:
+            self.answer_at(engine)
+            return
+        if ctx.two is None:
+            assert ctx.group is not None
+            push = ctx.group.conf.disaggregation.connector == "push"
+            ctx.two = (Pushed if push else TwoLegs)(self._pipeline, self, ctx)
+        ctx.two.begin(engine)
+
+    def repick(self) -> Engine | None:
+        """A new pick, the prompt not having been computed as was wanted."""
+        return self._pick(monotonic())
 
     def _pick(self, now: float) -> Engine | None:
         ctx = self.ctx
@@ -71,6 +80,10 @@ class Exchange:
             group = ctx.group = group.latest()
         kv = ctx.kv
         if kv is not None:
+            if ctx.two is not None and ctx.two.holds(now):
+                kv.force = -1  # the prompt is computed; who answers is all there is to say
+            else:
+                kv.force = prefill.force(ctx)
             engine = by_prompt(ctx, group, self._tried, now, getrandbits(64))
             kv.decide_s += monotonic() - now
             if engine is not None:
@@ -85,7 +98,7 @@ class Exchange:
         key = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
         return pick(group, key, self._tried, now, getrandbits(64), ctx.how)
 
-    def _go(self, engine: Engine) -> None:
+    def answer_at(self, engine: Engine) -> None:
         """Starts a leg to an engine; it is in the ledger until `leg_done`."""
         ctx = self.ctx
         ctx.engine = engine
@@ -94,9 +107,13 @@ class Exchange:
         else:
             self._pipeline.decisions.sent(ctx.kv, engine)
         leg_id = ctx.request_id if not ctx.attempts else self._pipeline.ids.next()
+        if ctx.two is not None and ctx.two.holds(monotonic()):
+            leg_id = ctx.two.leg_id
         leg = decode.build(ctx, engine, leg_id, self)
         ctx.leg = leg
-        if ctx.policy or ctx.attempts:  # what is left for all legs together
+        if ctx.two is not None:
+            ctx.two.follow(leg)
+        if ctx.policy or ctx.attempts or ctx.two is not None:  # what is left for all together
             total_s, spent_s = ctx.plan.location.total_timeout_s, monotonic() - ctx.request.t0
             leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
         try:
@@ -104,6 +121,8 @@ class Exchange:
         except RuntimeError:  # the client left in the meantime
             ctx.leg = ctx.attempts[-1].leg if ctx.attempts else None
             self._give(engine, -1)
+            if ctx.two is not None:
+                ctx.two.answered(leg)
             self.abandon()
 
     def _give(self, engine: Engine, tokens: int) -> None:
@@ -127,9 +146,12 @@ class Exchange:
     def _look(self, leg: Leg) -> bool:
         ctx = self.ctx
         plan = ctx.plan
-        if plan.rules.on_status(leg.status, ctx.request.method):
+        again = ctx.two is not None and leg.status >= 500 and ctx.two.may_redo()
+        if again or plan.rules.on_status(leg.status, ctx.request.method):
             self._successor = self._another(leg)
             if self._successor is not None:
+                if again and ctx.two is not None:
+                    ctx.two.redone()
                 return False
         if plan.always_differs and leg.status not in ADDED_STATUSES:
             leg.reply_extra = decode.reply_lines(ctx, False)
@@ -141,6 +163,8 @@ class Exchange:
         """The first output: the prompt is computed."""
         try:
             self._pipeline.decisions.first(self.ctx)
+            if self.ctx.two is not None:
+                self.ctx.two.fetched(leg)
         except Exception:
             log.exception("request %s: fault at the first output", self.ctx.request_id)
 
@@ -148,7 +172,8 @@ class Exchange:
         """Exactly once per leg."""
         try:
             self._give(self.ctx.engine, leg.completion_tokens)  # type: ignore[arg-type]
-            self._ended(leg)
+            if self.ctx.two is None or not self.ctx.two.answered(leg):
+                self._ended(leg)
         except Exception:
             log.exception("request %s: fault after a leg", self.ctx.request_id)
             self.refuse(errors.InternalError(request_id=self.ctx.request_id))
@@ -173,18 +198,20 @@ class Exchange:
         if leg.error is None:
             self._pipeline.stats.retry("status")
             assert self._successor is not None  # else the reply had been relayed
-            self._go(self._successor)
+            self.start(self._successor)
             return
         ended = Ended(
             leg.error, leg.status, leg.relayed, leg.unsent, leg.reused,
             leg.phase == "connect", self._replays,
         )  # fmt: skip
         then = "fail" if self._spent(leg) else step(ctx.plan.rules, ctx.request.method, ended)
+        if then == "fail" and not leg.relayed and ctx.two is not None and ctx.two.redo(leg):
+            then = "next"
         if then == "replay":
             self._replays += 1
             self._pipeline.stats.replay()
             ctx.attempts = ctx.attempts[:-1]
-            self._go(engine)
+            self.answer_at(engine)
         elif then == "next":
             self._next(leg)
         elif leg.error == "client_gone":
@@ -216,7 +243,7 @@ class Exchange:
         engine = self._another(leg)
         if engine is not None:
             self._pipeline.stats.retry(leg.error or "status")
-            self._go(engine)
+            self.start(engine)
         else:
             self.refuse(fault(self.ctx, leg))
 
@@ -224,74 +251,3 @@ class Exchange:
         """Part of the reply is with the client, whose stream the relay has ended."""
         self.ctx.error = fault(self.ctx, leg)
         self._finish(leg.status, leg.bytes_to_client)
-
-    # ---- ends ----
-
-    def refuse(self, error: errors.GatewayError, close: bool = False) -> None:
-        """Answers with an error of the gateway's own."""
-        if self.over or (not close and self.turn(error.status, error)):
-            return
-        # Its traceback would keep the frames, and with them the request, until a collection.
-        self.ctx.error = error.with_traceback(None)
-        body = error.body(anthropic=self.ctx.path.endswith(b"/messages"))
-        self.answer(error.status, error.headers(), body, close)
-
-    def turn(self, status: int, error: errors.GatewayError | None) -> bool:
-        """Whether `error_page` answers."""
-        if not self.ctx.plan.error_pages or turn(self, status, error) is None:
-            return self.over
-        self._tried = ()
-        self._pipeline.resume(self)
-        return True
-
-    def answer(
-        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, close: bool = False
-    ) -> None:
-        """A whole reply made here, and the end."""
-        ctx = self.ctx
-        headers += decode.reply_headers(ctx, status in ADDED_STATUSES)
-        ctx.client.reply(ctx.request, status, headers, body, close)
-        self._finish(status, 0 if ctx.request.method == b"HEAD" else len(body))
-
-    def cut(self, status: int) -> None:
-        """The connection ends without a reply."""
-        client = self.ctx.client
-        self._finish(status, 0)
-        client.cut()
-
-    def answered(self, status: int, sent: int) -> None:
-        """An ASGI endpoint has answered by itself; nothing happens where the exchange is over."""
-        self._finish(status, sent)
-
-    def abandon(self) -> None:
-        """The client left while no leg ran."""
-        self._finish(CLIENT_LEFT, 0)
-
-    def _finish(self, status: int, sent: int) -> None:
-        """The one way out: the record, and whoever waits."""
-        if self.over:
-            return
-        self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        ctx = self.ctx
-        ctx.status = status
-        ctx.bytes_sent = sent
-        ctx.t_end = monotonic()
-        # The request would keep the exchange, which keeps the request and its body.
-        ctx.request.context = OVER
-        self._pipeline.record(ctx)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def finished(self) -> None:
-        """Returns when the exchange is over; cancelling it ends the leg that runs."""
-        if self.over:
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
-            if self.ctx.leg is not None:
-                self.ctx.leg.cancel()
-            raise

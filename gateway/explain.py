@@ -6,6 +6,7 @@ numbers are those that the same request would be decided by at this moment, in t
 
 from __future__ import annotations
 
+import math
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,7 @@ class Explainer:
                 "tokenize_ms": round(kv.tokenize_s * 1000, 3),
             },
             "engine": None if chosen is None else chosen["engine"],
+            "disaggregate": _pair(group, kv, now),
             "decide_us": round(spent_s * 1e6, 1),
             "engines": [row for rows in teams for row in rows],
         }
@@ -149,6 +151,34 @@ class Explainer:
             "running": row.running,
             "kv_tokens": row.kv_tokens,
         }
+
+
+def _pair(group: Group, kv: Routed, now: float) -> Document | None:
+    """Where the prompt would be computed and answered, were it to cost alone; None where that is
+    no question.
+    """
+    team = group.teams[0]
+    if not group.conf.disaggregation.wanted or team.scorer is None or kv.prompt is None:
+        return None
+    mask = pick.mask(team, (), now)
+    asked = pick.ask(team, kv, mask)
+    found = team.scorer.pair(kv.prompt, team.may_prefill(now), mask, now, 0, asked)
+    if found is None:
+        return None
+    first = None if found.prefill is None else team.engines[found.prefill.place].address
+    return {
+        "why": found.reason if first else pick.ONE.get(found.reason, found.reason),
+        "prefill": first,
+        "decode": team.engines[found.decode.place].address,
+        "one_ms": _finite(found.local_ms),
+        "two_ms": _finite(found.remote_ms),
+        "transfer_tokens": found.transfer_tokens,
+        "transfer_ms": round(found.transfer_ms, 3),
+    }
+
+
+def _finite(cost_ms: float) -> float | None:
+    return round(cost_ms, 3) if math.isfinite(cost_ms) else None
 
 
 def _weighed(row: Document) -> bool:

@@ -7,6 +7,7 @@ process has ended, never before. The memory is made by the master and inherited 
 from __future__ import annotations
 
 from gateway.board import Board
+from gateway.counts_disagg import DisaggCounts
 from gateway.counts_events import EventCounts
 from gateway.counts_kv import KvCounts
 from gateway.ledger import ENGINES_MAX, Ledger
@@ -33,6 +34,7 @@ class Memory:
         self.ledger = Ledger(self.slots, first)
         self.stats = Statistics(self.slots, first)
         self.kv = KvCounts(self.slots, first)
+        self.disagg = DisaggCounts(self.slots, first)
         self.events = EventCounts(self.slots, first)
         self.trust = Board(self.slots, ENGINES_MAX, first)
         self.zones = Zones(self.slots, first)
@@ -42,6 +44,7 @@ class Memory:
         self.ledger.core.bind(slot)
         self.stats.bind(slot)
         self.kv.bind(slot)
+        self.disagg.bind(slot)
         self.events.bind(slot)
         self.trust.bind(slot)
         self.zones.bind(slot)
@@ -51,6 +54,7 @@ class Memory:
         self.ledger.core.retire(slot)
         self.stats.retire(slot)
         self.kv.retire(slot)
+        self.disagg.retire(slot)
         self.events.retire(slot)
         self.trust.retire(slot)
         self.zones.retire(slot)

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 from gateway import policy
 from native._core import Ask
 
+PAIRS_TRIED = 4
+# Reasons that speak for two engines or for one: how the latter is called.
+ONE = {"cheaper": "cheaper_one", "slo": "slo_one", "forced": "no_prefill"}
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.engine import Engine
     from gateway.engines import Group, Team
     from gateway.routed import Routed
+    from native._core import Choice
 
 
 def pick(
@@ -58,7 +63,7 @@ def by_prompt(
     """
     kv = ctx.kv
     assert kv is not None
-    kv.choice = None
+    kv.choice = kv.prefill = None
     if kv.prompt is None:
         return None
     kv.session = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
@@ -114,11 +119,50 @@ def _cheapest(
     may = mask(team, tried, now)
     if team.scorer is None or kv.prompt is None:
         return None
-    choice = team.scorer.select(kv.prompt, may, now, seed, ask(team, kv, may))
+    asked = ask(team, kv, may)
+    if kv.force is None:
+        choice = team.scorer.select(kv.prompt, may, now, seed, asked)
+    else:
+        choice = _two(team, kv, may, (now, seed), asked)
     if choice is None:
         return None
     kv.choice = choice
     return _picked(team, choice.place, now)
+
+
+def _two(
+    team: Team, kv: Routed, may: bytes, when: tuple[float, int], asked: Ask | None
+) -> Choice | None:
+    """Who answers; `Routed.prefill` is who computes the prompt for it."""
+    now, force = when[0], kv.force
+    assert team.scorer is not None and kv.prompt is not None and force is not None
+    prefills = bytearray(team.may_prefill(now))
+    for engine in kv.spared:
+        if engine.team is team:
+            prefills[engine.place] = 0
+    kv.prefill = None
+    barred = False
+    for left in reversed(range(PAIRS_TRIED)):
+        if not left:
+            prefills = bytearray(len(prefills))
+        found = team.scorer.pair(kv.prompt, bytes(prefills), may, *when, asked, force)
+        if found is None:
+            return None
+        if force < 0:
+            kv.why = kv.why or "never"
+        elif found.prefill is None:
+            kv.why = "barred" if barred else ONE.get(found.reason, found.reason)
+        else:
+            kv.why = found.reason
+        if found.prefill is None:
+            return found.decode
+        decode = team.engines[found.decode.place]
+        if not team.engines[found.prefill.place].handing.bars(decode.address, now):
+            kv.prefill = found.prefill
+            return found.decode
+        barred = True
+        prefills[found.prefill.place] = 0
+    return None
 
 
 def pinned(engine: Engine, tried: Sequence[Engine]) -> Engine | None:

@@ -214,7 +214,7 @@ class Plan:
         for group in catalog.groups:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
-            self.reply_plans[group.name] = self._reply_plan(series, stats)
+            self.reply_plans[group.name] = self._reply_plan(group, series, stats)
 
     def names(self, ctx: Context) -> Catalog:
         """The names of models that a request may use here."""
@@ -223,7 +223,7 @@ class Plan:
         assert self.catalog is not None
         return self.catalog
 
-    def _reply_plan(self, series: int, stats: Statistics) -> ReplyPlan:
+    def _reply_plan(self, group: Group, series: int, stats: Statistics) -> ReplyPlan:
         location = self.location
         return ReplyPlan(
             {b"x-request-id", *(name.lower().encode() for name in location.hide_headers)},
@@ -233,12 +233,12 @@ class Plan:
             first_byte_s=location.first_byte_timeout_s,
             read_s=location.read_timeout_s,
             total_s=location.total_timeout_s,
-            hook_statuses=self._hooked(),
+            hook_statuses=self._hooked(group),
             itl=stats.gaps(series),
             itl_bounds=stats.gap_bounds,
         )
 
-    def _hooked(self) -> frozenset[int]:
+    def _hooked(self, group: Group) -> frozenset[int]:
         """The statuses at which the pipeline must look before a reply goes out."""
         location = self.location
         if self.added_waits:
@@ -249,6 +249,8 @@ class Plan:
             return ALL_STATUSES
         # 502 to 504: a Retry-After there tells load from failure.
         hooked = self.rules.statuses | {502, 503, 504}
+        if group.conf.disaggregation.wanted:
+            hooked |= {500}  # a hand-over that failed
         if self.always_differs:
             hooked |= ALL_STATUSES - ADDED_STATUSES
         return frozenset(hooked)

@@ -86,7 +86,7 @@ class Recorder:
             self.stats.request(ctx)
             if ctx.kv is not None:
                 self.decisions.ended(ctx)
-            if leg is not None and leg.reply_id.startswith(ID_PREFIX):
+            if leg is not None and ctx.attempts and leg.reply_id.startswith(ID_PREFIX):
                 self.responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
             for line, sink, condition in ctx.plan.logs:
                 if condition is None or condition(ctx) not in _NOT_LOGGED:

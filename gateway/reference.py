@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from gateway import errors, metrics, metrics_events, metrics_kv
+from gateway import errors, metrics, metrics_disagg, metrics_events, metrics_kv
 
 
 def errors_page() -> str:
@@ -52,7 +52,7 @@ def metrics_page() -> str:
     ]
     lines += [
         f"| `{m.name}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
-        for m in (*metrics.ALL, *metrics_kv.ALL, *metrics_events.ALL)
+        for m in (*metrics.ALL, *metrics_kv.ALL, *metrics_disagg.ALL, *metrics_events.ALL)
     ]
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.engine import Engine
     from gateway.engines import Group
     from gateway.tokens import TokenSource
     from native._core import Choice, Prompt, Scan, Ticket
@@ -34,13 +35,22 @@ REASONS = (
     "unreachable",  # no engine tokenised it in time
     "failed",  # the tokenizer could not
 )
+# Why a request is served by two engines or by one. Likewise.
+WHYS = (
+    "cheaper", "slo", "forced",  # two
+    "short", "hit", "cheaper_one", "slo_one", "no_prefill", "never",  # one
+    "endpoint", "choices", "prompts", "field", "media", "unread", "pinned",  # it cannot be two
+    "barred",  # the two cannot reach each other of late
+    "prefill_failed", "prefill_refused", "not_handed", "expired",  # it was to be two
+)  # fmt: skip
 
 
 class Routed:
     __slots__ = (
-        "alone", "authorization", "body", "choice", "decide_s", "found", "group", "lora", "path",
-        "prediction", "prompt", "reason", "salt", "scan", "sent", "session", "source", "ticket",
-        "tokenize_s", "tokens", "trust", "wishes",
+        "alone", "authorization", "body", "choice", "computed", "decide_s", "force", "found",
+        "group", "lora", "path", "prediction", "prefill", "prompt", "reason", "salt", "scan",
+        "sent", "session", "source", "spared", "ticket", "tokenize_s", "tokens", "trust", "why",
+        "wishes",
     )  # fmt: skip
 
     def __init__(self, path: bytes, group: Group, tokens: TokenSource) -> None:
@@ -63,14 +73,26 @@ class Routed:
         self.session = b""  # the key of its session, b"" = none
         self.wishes: Mapping[str, str | float] = {}  # policy headers
         self.choice: Choice | None = None
+        # Where the upstream is disaggregated:
+        self.force: int | None = None  # 0 by cost, 1 two engines, -1 one; None = it is not
+        self.why: str = ""  # of WHYS: why there are two engines, or one
+        self.prefill: Choice | None = None  # who computes the prompt; None = who answers
+        self.spared: tuple[Engine, ...] = ()  # engines that are not asked for its prefill again
+        self.computed: Choice | None = None  # `prefill`, once that has handed it over
         self.prediction = -1  # its number in the index, while a leg runs
         self.ticket: Ticket | None = None  # its charge in the ledger, while a leg runs
         self.trust: str = ""  # of the chosen engine, at the pick
 
     @property
+    def reader(self) -> Choice | None:
+        """The engine that looked the prompt up in its cache."""
+        return self.computed or self.choice
+
+    @property
     def matched(self) -> int:
-        """Prompt tokens expected in the engine's cache, all tiers."""
-        return 0 if self.choice is None else self.choice.matched
+        """Prompt tokens expected in that engine's cache, all tiers."""
+        choice = self.reader
+        return 0 if choice is None else choice.matched
 
     @property
     def comparable(self) -> bool:
@@ -81,9 +103,10 @@ class Routed:
     @property
     def tiers(self) -> str:
         """`device=96,host=32`, those with something; "none"."""
-        if self.choice is None:
+        choice = self.reader
+        if choice is None:
             return "none"
-        row = self.choice.row
+        row = choice.row
         return ",".join(f"{tier}={n}" for tier in TIERS if (n := getattr(row, tier))) or "none"
 
     def receipt(self) -> bytes:
@@ -93,11 +116,13 @@ class Routed:
             lines += f"x-kvgate-prompt-tokens: {self.prompt.tokens}\r\n"
         if self.choice is not None:
             lines += (
-                f"x-kvgate-matched-tokens: {self.choice.matched}\r\n"
+                f"x-kvgate-matched-tokens: {self.matched}\r\n"
                 f"x-kvgate-tier: {self.tiers}\r\n"
                 f"x-kvgate-cost-ms: {self.choice.cost_ms:.1f}\r\n"
                 f"x-kvgate-trust: {self.trust}\r\n"
             )
+        if self.force is not None:
+            lines += f"x-kvgate-disaggregate: {self.why}\r\n"
         return lines.encode()
 
     def over(self, now: float, tokens: int) -> None:

@@ -138,7 +138,8 @@ class Status:
             "in_flight": ledger.in_flight(engine.slot),
             "weight": engine.line.weight,
             "backup": engine.line.backup,
-            "role": engine.line.role,
+            "role": engine.role,
+            "prefills_pending": engine.handing.pending,
             "kv": self._caches.status(engine),
             "fails": fails,
             "pool": {

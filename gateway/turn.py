@@ -14,13 +14,13 @@ from gateway.paths import plain
 from gateway.variables import header_safe
 
 if TYPE_CHECKING:
-    from gateway.exchange import Exchange
+    from gateway.ending import Ending
     from gateway.plan import Page, Plan
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-def turn(exchange: Exchange, status: int, error: errors.GatewayError | None) -> Plan | None:
+def turn(exchange: Ending, status: int, error: errors.GatewayError | None) -> Plan | None:
     """Makes the request one of the location that answers instead, and returns that; or answers
     (`exchange.over`), or does nothing.
     """
@@ -43,12 +43,12 @@ def turn(exchange: Exchange, status: int, error: errors.GatewayError | None) -> 
     ctx.first_error = error
     ctx.forced = status if page.status is None else page.status
     ctx.plan = found
-    ctx.group = ctx.pinned = ctx.scan = ctx.edits = ctx.kv = ctx.salt = None
+    ctx.group = ctx.pinned = ctx.scan = ctx.edits = ctx.kv = ctx.salt = ctx.two = None
     found.made.follow(ctx, former.made, named=page.uri is None)
     return found
 
 
-def _to_uri(exchange: Exchange, page: Page) -> Plan | None:
+def _to_uri(exchange: Ending, page: Page) -> Plan | None:
     """GET (HEAD stays HEAD) of the path, without the request's body."""
     ctx = exchange.ctx
     assert page.uri is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.context import Context
     from gateway.routed import Routed
+    from gateway.two_legs import TwoLegs
 
 Getter = Callable[["Context"], "str | None"]
 
@@ -28,7 +29,20 @@ def _runner_up(kv: Routed) -> str:
     return "" if second is None else f"{second[1] - kv.choice.cost_ms:.1f}"
 
 
+def _handed(read: Callable[[TwoLegs], str]) -> Getter:
+    """What is known where another engine computed the prompt."""
+
+    def get(ctx: Context) -> str | None:
+        two = ctx.two
+        return None if two is None or ctx.kv is None or ctx.kv.computed is None else read(two)
+
+    return get
+
+
 TABLE: dict[str, Getter] = {
+    "disaggregate": _of(lambda kv: kv.why or None),
+    "prefill_engine": _handed(lambda two: two.transfer.prefill.address),
+    "prefill_time": _handed(lambda two: f"{two.prefill_s:.3f}"),
     "kv_source": _of(lambda kv: kv.source or None),
     "kv_reason": _of(lambda kv: kv.reason or None),
     "kv_prompt_tokens": _of(lambda kv: None if kv.prompt is None else str(kv.prompt.tokens)),

@@ -27,6 +27,7 @@ __all__ = [
     "Pair",
     "Prompt",
     "Rates",
+    "Recast",
     "RoundRobin",
     "RoleControl",
     "Row",
@@ -211,6 +212,13 @@ class Scan:
     @property
     def forbidden(self) -> bool: ...
     def span(self, name: str) -> tuple[int, int] | None: ...
+
+@final
+class Recast:
+    """Leaves named members out of bodies and writes others in their place."""
+
+    def __new__(cls, cut: Sequence[str]) -> Recast: ...
+    def apply(self, body: bytes, members: bytes) -> bytes: ...
 
 def scan(body: bytes) -> Scan: ...
 def splice(body: bytes, edits: list[tuple[int, int, bytes]]) -> bytes: ...

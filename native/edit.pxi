@@ -55,16 +55,70 @@ cdef inline bint named(const char* p, Py_ssize_t start, Py_ssize_t stop, const c
     return start >= 0 and stop - start == n + 2 and memcmp(p + start + 1, word, n) == 0
 
 
+cdef bytes USAGE = b'"usage":'
+# What a prompt's usage is called by chat completions and completions, responses, messages.
+cdef tuple CACHED = (b'"cached_tokens":', b'"cache_read_input_tokens":')
+cdef bytes CREATED_BESIDE = b'"cache_creation_input_tokens":'   # not among the input tokens, where those are counted
+cdef tuple CREATED = (b'"created_cache_tokens":', b'"cache_write_tokens":', CREATED_BESIDE)
+
+
+cdef bytes put_number(bytes text, bytes name, long long value, bint relative, long long* before):
+    """`text` with the number behind the last `name` in a usage object replaced, or, `relative`, made larger by
+    `value`, but not below 0. `before`: what it was; -1, and the text unchanged, where there is no number."""
+    cdef Py_ssize_t at = text.rfind(name), i
+    before[0] = -1
+    if at < 0 or text.rfind(USAGE, 0, at) < 0:
+        return text
+    at += len(name)
+    while at < len(text) and text[at] == 32:
+        at += 1
+    i = at
+    while i < len(text) and 48 <= text[i] <= 57:
+        i += 1
+    if i == at:
+        return text
+    before[0] = int(text[at:i])
+    if relative:
+        value = max(0, value + before[0])
+    return b"%b%d%b" % (text[:at], value, text[i:])
+
+
 cdef class Edits:
     """`model_to`: what the reply's "model" shall read (empty = leave it). `drop_usage`: cut the usage chunk
-    of a stream and the null usage of its other chunks."""
+    of a stream and the null usage of its other chunks. `with_usage`: what it shall count of the prompt."""
     cdef bytes model_to
     cdef bint drop_usage
+    cdef bint counts
+    cdef long long cached, created    # -1 = leave it
 
     def __init__(self, model_to=b"", drop_usage=False):
         import json
         self.model_to = json.dumps(model_to.decode("utf-8", "replace"), ensure_ascii=False).encode() if model_to else b""
         self.drop_usage = drop_usage
+        self.cached = self.created = -1
+
+    def with_usage(self, long long cached, long long created):
+        """The same edits, and the usage says that so many of the prompt's tokens were found in a cache, and so
+        many put into one; -1 = as the reply has it."""
+        cdef Edits more = Edits()
+        more.model_to = self.model_to
+        more.drop_usage = self.drop_usage
+        more.cached, more.created = cached, created
+        more.counts = cached >= 0 or created >= 0
+        return more
+
+    cdef bytes _usage(self, bytes text):
+        """The counts of a usage object; there are few, and none in other events."""
+        cdef long long before = -1
+        if self.cached >= 0:
+            for name in CACHED:
+                text = put_number(text, name, self.cached, False, &before)
+        if self.created >= 0:
+            for name in CREATED:
+                text = put_number(text, name, self.created, False, &before)
+                if before >= 0 and name is CREATED_BESIDE:
+                    text = put_number(text, b'"input_tokens":', before - self.created, True, &before)
+        return text
 
     cpdef bytes model(self, bytes text):
         """`text` with the reply's own "model" replaced; see model_value."""
@@ -81,11 +135,15 @@ cdef class Edits:
             if b'"usage":{' in text and b'"choices":[]' in text:
                 return b""
             text = text.replace(b',"usage":null', b"", 1)
+        if self.counts and USAGE in text:
+            text = self._usage(text)
         return self.model(text)
 
     cpdef bytes json(self, bytes body):
         """A whole JSON reply: its top-level "model", wherever that stands."""
         from native import _core
+        if self.counts:
+            body = self._usage(body)
         if not self.model_to:
             return body
         try:

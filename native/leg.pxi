@@ -33,6 +33,8 @@ cdef class Leg(Reply):
     cdef public bytes target
     cdef public bytes method
     cdef public double total_s     # may only lower the plan's; 0 = as there
+    cdef public double not_after   # monotonic s; a request that is not sent by then never is; 0 = no matter
+    cdef public double linger_s    # where the client leaves an engine that has not begun: see Pool.linger
     cdef public bytes host
     cdef public bytes extra
     cdef public bytes body
@@ -106,6 +108,15 @@ cdef class Leg(Reply):
         return self.meter.cached_tokens
 
     @property
+    def created_tokens(self):
+        return self.meter.created_tokens
+
+    @property
+    def reply(self):
+        """The reply's body where it was kept, once it has come as a whole; else None."""
+        return self.whole
+
+    @property
     def reply_id(self):
         return self.meter.reply_id[:self.meter.id_len] if self.meter.id_len > 0 else b""
 
@@ -141,6 +152,10 @@ cdef class Leg(Reply):
         cdef Request r = self.request
         self.conn = conn
         conn.leg = self
+        if self.not_after and now_s() > self.not_after:
+            self.unsent = True
+            self.fail("expired", "")
+            return
         self.reused = reused
         self.t_connected = self.t_start if reused else now_s()
         self.state = self.last_state = L_WAIT
@@ -230,7 +245,7 @@ cdef class Leg(Reply):
 
     cdef hold(self):
         """The client takes no more: its engine waits."""
-        if not self.held and self.conn is not None and not self.conn.lost:
+        if not self.held and not self.keep_max and self.conn is not None and not self.conn.lost:
             self.held = True
             self.conn.transport.pause_reading()
             if self.state == L_BODY:
@@ -352,10 +367,15 @@ cdef class Leg(Reply):
         if task is not None:
             task.cancel()
         if conn is not None:
-            self.pool.drop(conn)
+            if lost_client and self.linger_s and self.body_done and self.meter.first == 0:
+                self.pool.linger(conn, self.t_end + self.linger_s)
+            else:
+                self.pool.drop(conn)
         if sink.leg is self:
             sink.leg = None
-            if error is None and detail != "discarded":
+            if self.keep_max:
+                pass                    # it had nothing of this
+            elif error is None and detail != "discarded":
                 sink.finished(self.request, self.body_done)
             elif self.relayed and not lost_client:
                 self.break_off(error)

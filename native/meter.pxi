@@ -20,6 +20,7 @@ cdef struct Meter:
     long long prompt_tokens
     long long completion_tokens
     long long cached_tokens
+    long long created_tokens
     char reply_id[ID_MAX]
     int id_len            # 0 = not looked for yet, -1 = not there
     char* carry           # an event whose end has not come yet
@@ -35,7 +36,7 @@ cdef void meter_reset(Meter* m) noexcept nogil:
     m.first = m.last = m.gap_max = 0
     m.payloads = m.events = 0
     m.done_seen = m.counted = False
-    m.prompt_tokens = m.completion_tokens = m.cached_tokens = -1
+    m.prompt_tokens = m.completion_tokens = m.cached_tokens = m.created_tokens = -1
     m.id_len = 0
     m.carry = NULL
     m.carry_len = m.carry_cap = 0
@@ -89,6 +90,9 @@ cdef void read_usage(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
                     m.completion_tokens = v
                 elif key_is(p, i - 1, b"cached_tokens", 13) or key_is(p, i - 1, b"cache_read_input_tokens", 23):
                     m.cached_tokens = v
+                elif (key_is(p, i - 1, b"created_cache_tokens", 20) or key_is(p, i - 1, b"cache_write_tokens", 18)
+                      or key_is(p, i - 1, b"cache_creation_input_tokens", 27)):
+                    m.created_tokens = v
         i += 1
 
 

@@ -7,6 +7,7 @@ cdef enum:
     O_EVENTS = 3      # event stream through the edits, in chunks of ours
     O_COLLECT = 4     # kept whole, then edited
     O_SINK = 5        # payload to a sink that frames it itself
+    O_KEEP = 6        # kept whole, for the owner
 
 cdef enum:
     JSON_TAIL = 4096          # where in a JSON reply its usage is looked for
@@ -35,6 +36,8 @@ cdef class Reply(Timed):
     cdef bint body_done            # the request body has gone out
     cdef public Edits edits
     cdef public bytes reply_extra
+    cdef public Py_ssize_t keep_max    # the reply is kept for the owner, up to so many bytes; 0 = it is passed on
+    cdef bytes whole
     cdef public bint hear_first    # its owner hears of the first output, once
     cdef readonly int status
     cdef public int reply_status   # what the client is told instead; 0 = the engine's
@@ -73,7 +76,9 @@ cdef class Reply(Timed):
         cdef bytes first = None
         cdef Py_ssize_t n = PyBytes_GET_SIZE(head.data)
         self._choose()
-        if self.out_mode == O_COLLECT:
+        if self.out_mode == O_KEEP:
+            pass
+        elif self.out_mode == O_COLLECT:
             self.kept = [head.raw[head.start:head.line_end], head.copied(self.plan.hide)]
         else:
             self.relayed = True
@@ -99,7 +104,11 @@ cdef class Reply(Timed):
         self.meter.tenancy = self.plan.tenancy
         self.meter.bounds = self.plan.bounds
         self.meter.bound_count = self.plan.bound_count
-        if self.client is None:
+        if self.keep_max:
+            self.out_mode = O_KEEP
+            self.kept = []
+            self.kept_size = 0
+        elif self.client is None:
             self.out_mode = O_SINK
         elif self.body_mode == B_NONE:
             self.out_mode = O_PLAIN
@@ -216,7 +225,7 @@ cdef class Reply(Timed):
     cdef _payload(self, bytes data, bint done, bytes head):
         """Decoded payload in the form that the client or sink takes."""
         cdef bytes out = data
-        if self.out_mode == O_COLLECT:
+        if self.out_mode == O_COLLECT or self.out_mode == O_KEEP:
             self._collect(data)
             return
         if self.out_mode == O_EVENTS:
@@ -250,9 +259,10 @@ cdef class Reply(Timed):
             self.client.write(out)
 
     cdef _collect(self, bytes data):
+        cdef Py_ssize_t most = self.keep_max or self.plan.collect_max
         self.kept_size += len(data)
-        if self.kept_size > self.plan.collect_max:
-            self.fail("bad_reply", f"a reply that must be edited is larger than {self.plan.collect_max} bytes")
+        if self.kept_size > most:
+            self.fail("bad_reply", f"a reply that is kept whole is larger than {most} bytes")
         else:
             self.kept.append(data)
 
@@ -306,6 +316,11 @@ cdef class Reply(Timed):
 
     cdef finish_json(self):
         """Usage from the end of a JSON reply; what was collected goes out, edited."""
+        if self.out_mode == O_KEEP:
+            self.whole = b"".join(self.kept)
+            if self.is_json:
+                meter_json(&self.meter, PyBytes_AS_STRING(self.whole), PyBytes_GET_SIZE(self.whole))
+            return
         if self.json_tail is not None:
             meter_json(&self.meter, PyBytes_AS_STRING(self.json_tail), PyBytes_GET_SIZE(self.json_tail))
         if self.edits is not None and self.is_json and self.kept is not None:

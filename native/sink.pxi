@@ -51,3 +51,10 @@ cdef class Sink(Wire):
 
     cdef abort(self):
         """The reply cannot be completed: the client must see that."""
+
+
+cdef class Nobody(Sink):
+    """Stands for a client that is not there: takes any leg, one at a time, and nothing of a reply."""
+
+    cdef bint serves(self, Request request):
+        return True

@@ -20,6 +20,7 @@ cdef class Conn(Wire):
     cdef Py_ssize_t served        # exchanges begun on it
     cdef bint lost
     cdef uint64_t written         # request bytes handed to it so far
+    cdef bint lingers             # what comes is thrown away
 
     def connection_made(self, transport):
         self.attach(transport)
@@ -34,7 +35,7 @@ cdef class Conn(Wire):
         cdef Leg leg = self.leg
         if leg is not None:
             leg.received(_read_at, n)
-        else:
+        elif not self.lingers:
             self.discard()     # bytes nobody asked for
 
     def eof_received(self):
@@ -169,6 +170,14 @@ cdef class Pool:
         self.active -= 1
         conn.leg = None
         conn.discard()
+
+    cdef linger(self, Conn conn, double until):
+        """A lent connection is left open until then, whatever comes on it, and closed: an engine that was
+        told to fetch something has the time to begin, so that it tells the holder when it is cut off."""
+        self.active -= 1
+        conn.leg = None
+        conn.lingers = True
+        conn.deadline = until
 
     cdef forget(self, Conn conn):
         if conn.leg is None and conn in self.idle_:

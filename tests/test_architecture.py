@@ -29,14 +29,16 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
-     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts"),
+     "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
+     "transfer"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
+    ("pairs",),
     ("events",),
     (
         "routed", "context", "values", "values_kv", "sites", "retry", "relay_faults", "stats",
-        "counts_kv", "counts_events", "responses", "upstream",
+        "counts_kv", "counts_events", "counts_disagg", "responses", "upstream",
     ),
     ("over", "admin_access", "peer", "variables", "maps", "access", "vocabulary", "engine_tokens"),
     ("probes",),
@@ -46,10 +48,16 @@ RANKS = (
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
     ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
-    ("pulse", "server", "metrics_kv", "metrics_events", "decisions", "caches", "inquiry"),
+    (
+        "pulse", "server", "metrics_kv", "metrics_events", "metrics_disagg", "decisions", "caches",
+        "inquiry",
+    ),
     ("fronts",),
+    ("legs",),
     PHASES,
-    ("verdict",),
+    ("verdict", "ending", "release"),
+    ("fetch",),
+    ("two_legs", "push"),
     ("exchange", "explain"),
     ("pipeline",),
     ("api",),
@@ -66,7 +74,7 @@ RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
-    "sources", "trust",
+    "sources", "trust", "transfer", "pairs",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -41,6 +41,7 @@ PRINTERS: dict[str, str] = {
 # file -> the outermost loop or callback that must survive anything
 CATCH_ALL: dict[str, str] = {
     "gateway/exchange.py": "callbacks of the relay: a fault ends the request, not the connection",
+    "gateway/two_legs.py": "likewise",
     "gateway/health.py": "the loop of a check",
     "gateway/discovery.py": "the loop of an asking",
     "gateway/tokens.py": "the loop of a loading",

@@ -52,7 +52,7 @@ class Leases:
             "remote_block_ids": [list(seq.blocks)], "remote_engine_id": engine_id,
             "remote_request_id": seq.id, "remote_host": self._t.side_host, "remote_port": port,
             "tp_size": 1, "dcp_size": 1, "pp_size": 1, "remote_num_tokens": seq.prompt_len,
-            "remote_blocks_expiry_time": None, "transfer_mode": "pull",
+            "remote_blocks_expiry_time": None, "transfer_mode": "push" if self._t.push else "pull",
             "remote_prefill_cached_tokens": seq.local_hit,
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -75,6 +75,53 @@ class Peer:
             if not future.done():
                 future.set_exception(PeerLost("connection lost"))
         self._pending.clear()
+
+
+class Peers:
+    """Connections to other engines by their ids: all who ask for one share its handshake."""
+
+    def __init__(self, fits: Callable[[Message], bool], patience_s: float) -> None:
+        """`fits`: whether an engine that says hello so is one like this; `patience_s`: how long
+        one that does not answer is waited for."""
+        self._fits, self._patience_s = fits, patience_s
+        self._known: dict[str, Peer] = {}
+        self._connecting: dict[str, asyncio.Task[Peer]] = {}
+
+    def get(self, name: str) -> Peer | None:
+        return self._known.get(name)
+
+    async def reach(self, params: Mapping[str, Any]) -> Peer:
+        """The connection to the engine that hand-over parameters name. Raises PeerLost."""
+        name = str(params["remote_engine_id"])
+        peer = self._known.get(name)
+        if peer is not None:
+            return peer
+        task = self._connecting.get(name)
+        if task is None:
+            work = self._handshake(name, str(params["remote_host"]), int(params["remote_port"]))
+            task = self._connecting[name] = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(lambda _: self._connecting.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _handshake(self, name: str, host: str, port: int) -> Peer:
+        try:
+            peer = await Peer.connect(host, port)
+        except PeerLost:
+            await asyncio.sleep(self._patience_s)
+            raise
+        hello = await peer.ask({"op": "hello"})
+        if name not in hello["engines"] or not self._fits(hello):
+            peer.close()
+            raise PeerLost("the engines do not fit together")
+        self._known[name] = peer
+        return peer
+
+    def close(self) -> None:
+        for task in list(self._connecting.values()):
+            task.cancel()
+        for peer in self._known.values():
+            peer.close()
+        self._known.clear()
 
 
 Answer = Callable[[Message], Awaitable[Message | None]]

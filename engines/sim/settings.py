@@ -50,12 +50,18 @@ class TransferSettings:
     side_port: int = 0
     handshake_timeout_s: float = 5.0
 
+    @property
+    def push(self) -> bool:
+        """Whether the prefill engine writes, rather than the decode engine reads."""
+        return self.connector == "NixlPushConnector"
+
     @classmethod
     def parse(cls, raw: Mapping[str, Any], host: str, port: int) -> TransferSettings:
         """Raises ValueError for another connector, role or policy than the engine simulates."""
         connector = str(raw.get("kv_connector", ""))
-        if connector not in ("NixlConnector", "NixlPullConnector"):
-            raise ValueError(f"kv_connector `{connector}` is not simulated, only NixlConnector")
+        if connector not in ("NixlConnector", "NixlPullConnector", "NixlPushConnector"):
+            raise ValueError(f"kv_connector `{connector}` is not simulated, only NixlConnector "
+                             "and NixlPushConnector")
         role = str(raw.get("kv_role", "kv_both"))
         if role not in ("kv_producer", "kv_consumer", "kv_both"):
             raise ValueError(f"kv_role `{role}` is none of kv_producer, kv_consumer, kv_both")

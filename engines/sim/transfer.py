@@ -1,4 +1,4 @@
-"""The KV hand-over between engines, as NixlConnector does it in pull mode.
+"""The KV hand-over between engines, as NixlConnector does it by pull, NixlPushConnector by push.
 
 A prefill engine that was asked for `do_remote_decode` keeps the request's blocks under a lease and
 answers with `kv_transfer_params`; a decode engine given these reads the blocks it lacks over the
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 import orjson
@@ -22,12 +23,14 @@ from .core import Core
 from .errors import ApiError
 from .lease import WRONG_ROLE, Leases
 from .link import Link
-from .peer import Message, Peer, PeerLost, SideChannel
+from .peer import Message, PeerLost, Peers, SideChannel
+from .push import Pushes
 from .sequence import Sequence, State
 from .settings import Settings, TransferSettings
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 _NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id")
+_NEEDED_TO_PUSH = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 
 
 class Transfer:
@@ -39,8 +42,9 @@ class Transfer:
         self._settings, self._cores = settings, cores
         self._engine_id = self._s.engine_id
         self._leases = Leases(settings, self._s, cores)
-        self._peers: dict[str, Peer] = {}
-        self._connecting: dict[str, asyncio.Task[Peer]] = {}
+        self._peers = Peers(self._fits, self._s.handshake_timeout_s)
+        self._pushes = Pushes()
+        self._needed = _NEEDED_TO_PUSH if self._s.push else _NEEDED
         self._pulls: dict[Sequence, asyncio.Task[None] | None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._channel = SideChannel(self._answer)
@@ -61,8 +65,7 @@ class Transfer:
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
         await self._channel.stop()
 
     def restart(self) -> None:
@@ -74,9 +77,8 @@ class Transfer:
         self._pulls.clear()
         self._engine_id = str(uuid.uuid4())
         self._channel.drop_all()
-        for peer in self._peers.values():
-            peer.close()
-        self._peers.clear()
+        self._peers.close()
+        self._pushes.clear()
 
     def state(self) -> dict[str, Any]:
         return {"engine_id": self._engine_id, "side_port": self._channel.port,
@@ -102,15 +104,23 @@ class Transfer:
             return False
         core = next(c for c in self._cores if seq in c.scheduler.running)
         seq.kv_result = self._leases.grant(core, seq, self.engine_id(core), self._channel.port)
+        if self._s.push:
+            self._pushes.ended(seq.id, seq.blocks)
         return True
 
     async def _answer(self, message: Message) -> Message | None:
         op = message.get("op")
         if op == "hello":
             return {"engines": [self.engine_id(c) for c in self._cores],
-                    "model": self._settings.model, "block_size": self._settings.block_size}
+                    "model": self._settings.model, "block_size": self._settings.block_size,
+                    "push": self._s.push}
         if op == "read":
             return await self._read(message)
+        if op == "register":
+            name, blocks = await self._pushes.wanted(str(message.get("request")))
+            count = int(message.get("count", 0))
+            return await self._read({**message, "request": name,
+                                     "blocks": blocks[-count:] if count else []})
         if op == "notify":
             self._leases.release(str(message.get("request")))
         elif op == "beat":
@@ -134,7 +144,7 @@ class Transfer:
     def check(self, params: Mapping[str, Any]) -> None:
         """Raises ApiError 500 for parameters that kill a real engine's core (and this one, with
         `--fragile`)."""
-        if params.get("do_remote_prefill") and any(params.get(k) is None for k in _NEEDED):
+        if params.get("do_remote_prefill") and any(params.get(k) is None for k in self._needed):
             self._break()
             raise ApiError(500, DEAD)
 
@@ -162,7 +172,7 @@ class Transfer:
 
     async def _greet(self, params: Mapping[str, Any]) -> None:
         with contextlib.suppress(PeerLost):
-            await self._peer(params)
+            await self._peers.reach(params)
 
     def start_pull(self, seq: Sequence, local_blocks: int) -> None:
         self._pulls[seq] = self._spawn(self._pull(seq, local_blocks))
@@ -184,43 +194,20 @@ class Transfer:
 
     def notify(self, params: Mapping[str, Any]) -> None:
         """Releases blocks at the prefill engine without reading them."""
-        if all(params.get(k) for k in (*_NEEDED, "remote_host", "remote_port")):
+        if all(params.get(k) for k in (*self._needed, "remote_host", "remote_port")):
             self._spawn(self._notify(params))
 
     async def _notify(self, params: Mapping[str, Any]) -> None:
         try:
-            peer = await self._peer(params)
+            peer = await self._peers.reach(params)
         except PeerLost:
             self._cores[0].metrics.add("nixl_num_failed_notifications")
             return
         peer.tell({"op": "notify", "request": params["remote_request_id"]})
 
-    async def _peer(self, params: Mapping[str, Any]) -> Peer:
-        """The connection to an engine; all who ask share one handshake. Raises PeerLost."""
-        name = str(params["remote_engine_id"])
-        peer = self._peers.get(name)
-        if peer is not None:
-            return peer
-        task = self._connecting.get(name)
-        if task is None:
-            host, port = str(params["remote_host"]), int(params["remote_port"])
-            task = self._connecting[name] = self._spawn(self._handshake(name, host, port))
-            task.add_done_callback(lambda _: self._connecting.pop(name, None))
-        return await asyncio.shield(task)
-
-    async def _handshake(self, name: str, host: str, port: int) -> Peer:
-        try:
-            peer = await Peer.connect(host, port)
-        except PeerLost:
-            await asyncio.sleep(self._s.handshake_timeout_s)
-            raise
-        hello = await peer.ask({"op": "hello"})
-        if (name not in hello["engines"] or hello["model"] != self._settings.model
-                or hello["block_size"] != self._settings.block_size):
-            peer.close()
-            raise PeerLost("the engines do not fit together")
-        self._peers[name] = peer
-        return peer
+    def _fits(self, hello: Message) -> bool:
+        own = self._settings.model, self._settings.block_size, self._s.push
+        return own == (hello["model"], hello["block_size"], hello["push"])
 
     async def _pull(self, seq: Sequence, local_blocks: int) -> None:
         params = seq.params.kv_transfer_params
@@ -250,16 +237,19 @@ class Transfer:
     async def _fetch(self, core: Core, seq: Sequence, params: Mapping[str, Any],
                      local_blocks: int) -> list[int]:
         wanted = len(seq.blocks) - local_blocks
-        remote = [b for group in params["remote_block_ids"] for b in group]
-        blocks = remote[-wanted:] if wanted else []
-        peer = await self._peer(params)
+        ask: Message = {"op": "register", "engine": params["remote_engine_id"],
+                        "count": wanted, "request": seq.id}
+        blocks: Many[int] = range(wanted)
+        if not self._s.push:
+            remote = [b for group in params["remote_block_ids"] for b in group]
+            blocks = remote[-wanted:] if wanted else []
+            ask |= {"op": "read", "blocks": blocks, "request": params["remote_request_id"]}
+        peer = await self._peers.reach(params)
         began, size = core.now(), len(blocks) * self._block_bytes
         if self._base_s > 0:
             await asyncio.sleep(self._base_s)
         reply, _ = await asyncio.gather(
-            peer.ask({"op": "read", "engine": params["remote_engine_id"], "blocks": blocks,
-                      "request": params["remote_request_id"]}),
-            self._link.move(size))
+            peer.ask(ask), self._link.move(size))
         if "error" in reply:
             raise PeerLost(str(reply["error"]))
         core.metrics.observe("nixl_xfer_time_seconds", core.now() - began)

@@ -5,6 +5,7 @@ here.
 from __future__ import annotations
 
 from gateway.conf import (
+    directives_disagg,
     directives_kv,
     directives_log,
     directives_main,
@@ -22,6 +23,7 @@ GROUPS = (
     ("Process", directives_main.DIRECTIVES),
     ("Upstreams", directives_upstream.DIRECTIVES),
     ("KV caches", directives_kv.DIRECTIVES),
+    ("Disaggregated serving", directives_disagg.DIRECTIVES),
     ("Servers and locations", directives_server.DIRECTIVES),
     ("TLS", directives_tls.DIRECTIVES),
     ("Variables, access, limits", directives_rules.DIRECTIVES),

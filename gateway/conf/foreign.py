@@ -47,7 +47,7 @@ _HINTS: dict[str, str] = {
     "limit_req_dry_run limit_conn_dry_run ssl_trusted_certificate "
     "set_real_ip_from real_ip_header real_ip_recursive proxy_ssl_protocols proxy_ssl_ciphers "
     "proxy_ssl_session_reuse resolver resolver_timeout "
-    "disaggregate roles": _LATER,
+    "roles": _LATER,
     "sticky least_time": _BALANCE,
     "zone state queue ntlm": _NONE,
     "ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "

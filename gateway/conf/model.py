@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.conf.model_kv import INDEX_BYTES, NO_KV, KvSettings
+from gateway.conf.model_kv import (
+    INDEX_BYTES,
+    NO_KV,
+    NOT_DISAGGREGATED,
+    Disaggregation,
+    KvSettings,
+)
 from gateway.conf.model_rules import (
     NO_LIMITS,
     PLAIN_TLS,
@@ -34,6 +40,7 @@ __all__ = [
     "Assign",
     "Balance",
     "Config",
+    "Disaggregation",
     "EngineLine",
     "ErrorPage",
     "HealthCheck",
@@ -127,6 +134,7 @@ class Upstream:
     # Bearer token of the gateway's own calls (health, models), not of clients' requests.
     api_key: str = ""
     kv: KvSettings = NO_KV
+    disaggregation: Disaggregation = NOT_DISAGGREGATED
     place: Place | None = None
 
 

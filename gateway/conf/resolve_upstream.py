@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Balance, EngineLine, HealthCheck, Upstream
 from gateway.conf.node import Node
+from gateway.conf.resolve_disagg import check_roles, resolve_disagg
 from gateway.conf.resolve_engine import ranks_of, resolve_engine
 from gateway.conf.resolve_kv import resolve_kv
 from gateway.conf.resolve_parts import misplaced_variables, secret
@@ -28,6 +29,8 @@ def resolve_upstream(node: Node, setting: Setting) -> Upstream:
             f'"keepalive_timeout" {at.words[0].text} is not below the 5s after which vLLM closes'
         )
         report.warn(at.words[0], message, "write 4s, or raise VLLM_HTTP_TIMEOUT_KEEP_ALIVE")
+    disaggregation = resolve_disagg(node)
+    check_roles(node, disaggregation, engines, report)
     return Upstream(
         name=node.get("name"),
         engines=engines,
@@ -39,6 +42,7 @@ def resolve_upstream(node: Node, setting: Setting) -> Upstream:
         keepalive_requests=scope.value("keepalive_requests"),
         health_check=_health_check(node, report),
         kv=resolve_kv(node, setting),
+        disaggregation=disaggregation,
         api_key=secret(node.one("api_key"), "key", setting),
         place=node.place,
     )

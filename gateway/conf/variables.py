@@ -87,6 +87,7 @@ VARIABLES: tuple[Variable, ...] = (
         "pick",
         """
         attempts  number of engines tried
+        disaggregate  why two engines served it, or one; empty where that was no question
         engine  address of the engine that answered, as on its server line
         kv_cost_ms  modelled cost of the engine that was chosen, milliseconds
         kv_decide_time  seconds it took to choose
@@ -104,6 +105,8 @@ VARIABLES: tuple[Variable, ...] = (
     *_of(
         "reply",
         """
+        prefill_engine  address of the engine that computed the prompt for another
+        prefill_time  seconds of its leg
         sent_http_  value of the reply header NAME
         status  status of the reply
         upstream_connect_time  seconds to connect to each engine, comma separated

@@ -51,6 +51,14 @@ fields! {
     KvTransferParams = "kv_transfer_params",
     EcTransferParams = "ec_transfer_params",
     VllmXargs = "vllm_xargs",
+    Echo = "echo",
+    BestOf = "best_of",
+    UseBeamSearch = "use_beam_search",
+    PromptLogprobs = "prompt_logprobs",
+    PromptEmbeds = "prompt_embeds",
+    TruncatePromptTokens = "truncate_prompt_tokens",
+    Truncation = "truncation",
+    Background = "background",
 }
 
 /// Members of `vllm_xargs` that a stranger must not set.

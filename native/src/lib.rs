@@ -25,6 +25,7 @@ pub mod pair;
 pub mod pick;
 pub mod planes;
 pub mod prompt;
+pub mod recast;
 pub mod roles;
 pub mod samples;
 pub mod scan;
@@ -107,7 +108,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_roles::RoleControl;
     #[pymodule_export]
-    use crate::py_scan::{rewrite_body, scan_body, splice_body, Scan};
+    use crate::py_scan::{rewrite_body, scan_body, splice_body, Recast, Scan};
     #[pymodule_export]
     use crate::py_sim::{policies, simulate, Duet, Simulated, Trace};
     #[pymodule_export]

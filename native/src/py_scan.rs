@@ -6,6 +6,7 @@ use pyo3::types::PyBytes;
 
 use crate::fields::{self, Field};
 use crate::json;
+use crate::recast;
 use crate::scan;
 use crate::splice::{self, Edit, Wanted};
 
@@ -194,6 +195,44 @@ pub fn rewrite_body<'py>(
         return Ok(body.clone());
     }
     apply(py, text, &edits)
+}
+
+/// Leaves named members out of bodies and writes others in their place.
+#[pyclass(frozen, module = "native._core")]
+pub struct Recast {
+    names: recast::Names,
+}
+
+#[pymethods]
+impl Recast {
+    /// `cut`: names of top-level members, all duplicates of which go.
+    #[new]
+    fn new(cut: Vec<String>) -> Self {
+        Self { names: cut.into_iter().map(String::into_bytes).collect() }
+    }
+
+    /// The body with `members`, JSON text as between braces, in front. ValueError, with the place, unless
+    /// the body is one JSON object.
+    fn apply<'py>(
+        &self,
+        py: Python<'py>,
+        body: &Bound<'py, PyBytes>,
+        members: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let text = body.as_bytes();
+        let planned = match text.len() > DETACH_ABOVE {
+            true => py.detach(|| recast::plan(text, &self.names)),
+            false => recast::plan(text, &self.names),
+        };
+        let plan = planned.map_err(|error| PyValueError::new_err(error.render(text)))?;
+        let comma: &[u8] = if plan.kept > 0 && !members.is_empty() { b"," } else { b"" };
+        let with = [members, comma].concat();
+        let at = json::Span { start: plan.insert_at, end: plan.insert_at };
+        let mut edits = Vec::with_capacity(1 + plan.cuts.len());
+        edits.push(Edit { span: at, with: &with });
+        edits.extend(plan.cuts.iter().map(|&span| Edit { span, with: b"" }));
+        apply(py, text, &edits)
+    }
 }
 
 fn apply<'py>(py: Python<'py>, text: &[u8], edits: &[Edit]) -> PyResult<Bound<'py, PyBytes>> {

@@ -17,11 +17,21 @@ pub struct StreamOptions {
     pub include_usage: Option<Span>,
 }
 
+/// Where the value of each field stands, by the field's number.
+#[derive(Debug)]
+pub struct Spans([Option<Span>; Field::COUNT]);
+
+impl Default for Spans {
+    fn default() -> Self {
+        Self([None; Field::COUNT])
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Length of the scanned body, to refuse edits of another one.
     pub len: usize,
-    pub spans: [Option<Span>; Field::COUNT],
+    pub spans: Spans,
     pub stream_options: Option<StreamOptions>,
     /// Just after the opening brace: where a new member can be written.
     pub insert_at: usize,
@@ -35,27 +45,27 @@ pub struct Scan {
 
 impl Scan {
     pub fn span(&self, field: Field) -> Option<Span> {
-        self.spans[field as usize]
+        self.spans.0[field as usize]
     }
 }
 
 /// Cuts members out of one object, each with the comma that becomes superfluous: the one before it when
 /// a member before it stays, else the one after it.
 #[derive(Default)]
-struct Cuts {
+pub struct Cuts {
     kept: usize,
     /// A cut that starts at a key and ends at the next key, or with its value when it is the last.
     open: Option<Span>,
 }
 
 impl Cuts {
-    fn key(&mut self, member: &Member, strip: &mut Vec<Span>) {
+    pub fn key(&mut self, member: &Member, strip: &mut Vec<Span>) {
         if let Some(cut) = self.open.take() {
             strip.push(Span { start: cut.start, end: member.key.start });
         }
     }
 
-    fn value(&mut self, member: &Member, end: usize, forbidden: bool, strip: &mut Vec<Span>) {
+    pub fn value(&mut self, member: &Member, end: usize, forbidden: bool, strip: &mut Vec<Span>) {
         if !forbidden {
             self.kept += 1;
         } else if self.kept > 0 {
@@ -65,7 +75,12 @@ impl Cuts {
         }
     }
 
-    fn close(self, strip: &mut Vec<Span>) {
+    /// Members that stay so far.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    pub fn close(self, strip: &mut Vec<Span>) {
         strip.extend(self.open);
     }
 }
@@ -105,7 +120,7 @@ fn top_member(
     }
     let span = Span { start, end: cursor.pos() };
     if let Some(field) = field {
-        scan.spans[field as usize] = Some(span);
+        scan.spans.0[field as usize] = Some(span);
         scan.models += usize::from(field == Field::Model);
     }
     let forbidden = matches!(field, Some(Field::KvTransferParams | Field::EcTransferParams));

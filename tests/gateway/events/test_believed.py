@@ -14,6 +14,7 @@ from harness.watched import TEXT, conf
 
 from engines.sim.process import SimEngine
 from gateway import trust
+from gateway.counts_disagg import DisaggCounts
 from gateway.decisions import Decisions
 
 Start = Callable[..., SimEngine]
@@ -163,9 +164,10 @@ def test_what_queues_and_siblings_change_is_no_contradiction(
     observed = []
     believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
     row = SimpleNamespace(waiting=waiting, predicted=predicted)
-    kv_of = SimpleNamespace(choice=SimpleNamespace(row=row), comparable=True, matched=512)
+    kv_of = SimpleNamespace(reader=SimpleNamespace(row=row), comparable=True, matched=512, why="")
+    kv_of.computed = None
     leg = SimpleNamespace(error=None, status=200, cached_tokens=0)
-    ctx = SimpleNamespace(kv=kv_of, leg=leg, attempts=[SimpleNamespace(engine=None)])
+    ctx = SimpleNamespace(kv=kv_of, leg=leg, engine=object(), two=None)
     counts = SimpleNamespace(request=lambda *_: None)
-    Decisions(None, believer, counts).ended(ctx)  # type: ignore[arg-type]
+    Decisions(None, believer, counts, DisaggCounts()).ended(ctx)  # type: ignore[arg-type]
     assert observed == held

@@ -1,0 +1,68 @@
+"""The same over NixlPushConnector, where the prefill engine writes and both legs start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from e2e.disagg import asks, front
+from e2e.disagg import pair as pairs
+from e2e.disagg.front import Front, Rules
+from e2e.disagg.pair import Pair, Prompts, Setup
+from e2e.disagg.replies import ask, hundred
+from harness import waiting
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def push_pair(pair: Pair, folder: Path) -> Iterator[Pair]:
+    setup = Setup(mode="push", engine_id="writes")
+    made = Pair(
+        pairs.engine("prefill", setup, folder), pairs.engine("decode", setup, folder), pair.single
+    )
+    with pairs.running((made.prefill, made.decode)):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def through(push_pair: Pair, folder: Path) -> Iterator[Front]:
+    with front.running(push_pair, folder / "push", Rules(upstream="kv_connector push;")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("lane", ["express", "starlette"])
+def test_a_hundred_requests_are_answered_as_by_a_single_engine(
+    lane: str, push_pair: Pair, through: Front
+) -> None:
+    with httpx.Client(timeout=120) as http:
+        expected = {
+            name: ask(http, push_pair.single.base_url, asked)
+            for name, asked in asks.hundred(f"push {lane}")
+        }
+        before = pairs.prompts(push_pair.decode)
+        found = hundred(http, through.lanes[lane], f"push {lane}", expected)
+    assert found.differing == {}
+    push_pair.wait_idle()
+    now = pairs.prompts(push_pair.decode) - before
+    print(f"e2e: push, {lane}: {found.handed} tokens handed over, {found.alone} not")
+    assert now.moved == found.handed > 4 * found.alone > 0
+    assert now.computed + now.cached == found.alone
+
+
+def test_only_the_missing_blocks_of_a_conversation_move(push_pair: Pair, through: Front) -> None:
+    held, new = 20 * pairs.BLOCK, 100
+    with httpx.Client(timeout=120) as http:
+        first = asks.completion("conversation", held)
+        ask(http, through.lanes["express"], first)
+        push_pair.wait_idle()
+        before = pairs.prompts(push_pair.decode)
+        prompt = [*first[1]["prompt"], *asks.ids("and then", new)]  # type: ignore[misc]
+        second = asks.completion("", 1, prompt=prompt)
+        got = ask(http, through.lanes["express"], second)
+        assert not ask(http, push_pair.single.base_url, second).differs(got)
+    decode = push_pair.decode
+    waiting.until(lambda: pairs.prompts(decode) != before, "the request to be counted", 10)
+    assert pairs.prompts(decode) - before == Prompts(moved=new, computed=0, cached=held)

@@ -1,0 +1,118 @@
+"""Both legs at once, where the prefill engine writes: NixlPushConnector."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from harness import disagg, kv
+from harness.disagg import Conf
+
+Play = Callable[[Conf], Any]
+PATH = "/v1/completions"
+PUSH = Conf(connector="NixlPushConnector", upstream="kv_connector push;")
+
+
+async def right(stage: Any, reply: Any, body: dict[str, Any], path: str = PATH) -> bool:
+    assert reply.status_code == 200, reply.text
+    return bool(disagg.said(reply.json()) == disagg.said(await stage.right(path, body)))
+
+
+async def learnt(stage: Any) -> None:
+    """The first request: its legs follow one another."""
+    body = disagg.fresh()
+    assert await right(stage, await stage.post(PATH, body), body)
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/messages"])
+async def test_answers_are_as_from_one_engine(play: Play, lane: str, path: str) -> None:
+    stage = await play(replace(PUSH, lane=lane))
+    await learnt(stage)
+    d = stage.decodes[0]
+    for n in range(3):
+        body = disagg.body(path, f"{path} {n} {disagg.TEXT}")
+        reply = await stage.post(path, body)
+        assert await right(stage, reply, body, path)
+        assert kv.receipt(reply)["disaggregate"] == "forced"
+        sent = d.state()["last_request"]["body"]
+        assert sent.startswith('{"kv_transfer_params":{') and "remote_block_ids" not in sent
+    assert disagg.metric(d, "prompt_tokens_by_source_total", "local_compute") == 0
+    await stage.quiet()
+
+
+async def test_both_legs_are_sent_at_once_under_one_id(play: Play, lane: str) -> None:
+    stage = await play(replace(PUSH, lane=lane))
+    await learnt(stage)
+    p, d = stage.prefills[0], stage.decodes[0]
+    p.faults(["delay:ms=400,times=1"])
+    before = d.state()["last_request"]
+    asking = asyncio.create_task(stage.post(PATH, disagg.completion()))
+    await kv.until(lambda: d.state()["last_request"] != before, "the decode leg")
+    assert not asking.done() and p.state()["transfer"]["leases"] == 0
+    assert (await asking).status_code == 200
+    ids = [dict(e.state()["last_request"]["headers"])["x-request-id"] for e in (p, d)]
+    assert ids[0] == ids[1]
+    await stage.quiet()
+
+
+async def test_a_response_is_answered_by_one_engine(play: Play, lane: str) -> None:
+    stage = await play(replace(PUSH, lane=lane))
+    reply = await stage.post("/v1/responses", disagg.body("/v1/responses"))
+    assert reply.status_code == 200 and kv.receipt(reply)["disaggregate"] == "endpoint"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [("status:code=500,times=1", "prefill_failed"), ("reset:times=1", None)]
+)
+async def test_76b_a_prefill_that_fails_ends_the_other_leg(
+    play: Play, lane: str, fault: str, why: str | None
+) -> None:
+    stage = await play(replace(PUSH, lane=lane))
+    await learnt(stage)
+    stage.prefills[0].faults([fault])
+    body = disagg.completion()
+    reply = await asyncio.wait_for(stage.post(PATH, body), 5)
+    assert await right(stage, reply, body)
+    assert kv.receipt(reply)["disaggregate"] == (why or "prefill_failed")
+    await stage.quiet()
+
+
+async def test_76h_a_request_that_both_refuse_ends_at_once(play: Play, lane: str) -> None:
+    stage = await play(replace(PUSH, lane=lane))
+    await learnt(stage)
+    reply = await asyncio.wait_for(stage.post(PATH, {**disagg.fresh(), "temperature": -1}), 3)
+    assert reply.status_code == 400 and "temperature" in reply.text
+    await stage.quiet()
+
+
+async def test_an_engine_that_is_another_now_is_told_by_its_new_name(
+    play: Play, lane: str
+) -> None:
+    stage = await play(replace(PUSH, lane=lane, policy="fail", handshake_s=20.0))
+    await learnt(stage)
+    stage.prefills[0].faults(["restart"])
+    body = disagg.completion()
+    stage.prefills[0].faults(["delay:ms=100,times=1"])
+    reply = await asyncio.wait_for(stage.post(PATH, body), 10)
+    assert reply.status_code in (200, 500)
+    for _ in range(2):
+        body = disagg.fresh()
+        reply = await asyncio.wait_for(stage.post(PATH, body), 10)
+        assert await right(stage, reply, body)
+
+
+async def test_a_client_that_leaves_ends_both(play: Play, lane: str) -> None:
+    stage = await play(replace(PUSH, lane=lane, prefill_args=("--profile", "fixed:100")))
+    await learnt(stage)
+    p, d = stage.prefills[0], stage.decodes[0]
+    asking = asyncio.create_task(stage.post(PATH, disagg.completion()))
+    await kv.until(lambda: d.state()["transfer"]["pulls"] > 0, "the decode leg to wait")
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    engines = [stage.engine(e) for e in (p, d)]
+    await kv.until(lambda: not any(e.connections()[1] for e in engines), "both legs' end")
+    await kv.until(lambda: d.state()["running"] == 0, "the answer to be dropped")
