@@ -106,8 +106,17 @@ def _url(server: Server) -> str:
     return f"{'https' if listen.ssl else 'http'}://{host}:{listen.port}"
 
 
+def get(admin: Admin, path: str) -> Any:
+    """As `post`, without a body."""
+    return _call(admin, "GET", path, None)
+
+
 def post(admin: Admin, path: str, body: dict[str, Any]) -> Any:
     """The reply's JSON. Raises Failed: nobody answers, or the gateway refuses."""
+    return _call(admin, "POST", path, body)
+
+
+def _call(admin: Admin, method: str, path: str, body: dict[str, Any] | None) -> Any:
     import httpx
 
     where = f"unix:{admin.unix_path}" if admin.unix_path else admin.url
@@ -115,7 +124,7 @@ def post(admin: Admin, path: str, body: dict[str, Any]) -> Any:
     headers = {"authorization": f"Bearer {admin.token}"} if admin.token else {}
     try:
         with httpx.Client(transport=transport, timeout=TIMEOUT_S, headers=headers) as client:
-            reply = client.post(f"{admin.url}{path}", json=body)
+            reply = client.request(method, f"{admin.url}{path}", json=body)
     except httpx.HTTPError as error:
         hint = "is the gateway running, and may you reach its admin listener?"
         raise Failed(f"cannot reach {where}: {error}", hint) from None

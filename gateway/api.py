@@ -6,6 +6,7 @@
     /kvgate/upstreams              GET: JSON                `admin` locations
     /kvgate/upstreams/NAME/servers POST: a run-time change  `admin` locations
     /kvgate/explain                POST: a decision         `admin` locations
+    /kvgate/roles                  GET, POST: who prefills  `admin` locations
     any path         Prometheus' text format                `metrics` locations
     any other        the pipeline                           `proxy_pass` locations
 
@@ -29,7 +30,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import errors
+from gateway import errors, roles
 from gateway.admin_access import CLIENT, admin_refusal
 from gateway.admit import denied
 from gateway.context import OWN_PATHS
@@ -73,6 +74,7 @@ class Api:
             Route("/kvgate/upstreams", self.upstreams),
             Route("/kvgate/upstreams/{name}/servers", self.change, methods=["POST"]),
             Route("/kvgate/explain", self.explain, methods=["POST"]),
+            Route("/kvgate/roles", self.roles, methods=["GET", "POST"]),
             Route("/{path:path}", Rest(self)),
         ]
 
@@ -94,14 +96,21 @@ class Api:
         return _refusal(request) or _json(self._status.upstreams())
 
     async def explain(self, request: Request) -> Response:
-        """`{"request": {...}, "path": "/v1/...", "upstream": NAME, "headers": {...}}`: where it
-        would go, and why.
-        """
+        """`{"request": {...}, "path": "/v1/...", "upstream": NAME, "headers": {...}}`."""
         refusal = _refusal(request)
         if refusal is not None:
             return refusal
         try:
             return _json(await self._explainer.document(_object(await request.body())))
+        except errors.GatewayError as error:
+            return _error(error)
+
+    async def roles(self, request: Request) -> Response:
+        """Who prefills and who answers; POST: after `{"upstream", "server", "role"}` is done."""
+        refusal, posted = _refusal(request), request.method == "POST"
+        try:
+            body = _object(await request.body()) if posted and refusal is None else None
+            return refusal or _json(roles.answer(self._pipeline.table, body))
         except errors.GatewayError as error:
             return _error(error)
 

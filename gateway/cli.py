@@ -30,6 +30,7 @@ _COMMANDS = {
     ("engine", "vllm"): ("engines.vllm.cli", "print or run a vLLM command line"),
     ("upstream",): ("gateway.cli_upstream", "add, remove, drain, ready or down an engine"),
     ("explain",): ("gateway.cli_explain", "say where a request would go, and why"),
+    ("roles",): ("gateway.cli_roles", "show or set who prefills, answers, or does both"),
     ("simulate",): ("gateway.cli_simulate", "replay recorded traffic, policy by policy"),
     ("calibrate",): ("gateway.cli_calibrate", "measure an engine, print its profile line"),
     ("demo",): ("gateway.demo", "two engines, the gateway and a few questions"),

@@ -17,6 +17,7 @@ import uvloop
 
 from gateway import fronts
 from gateway.discovery import Discovery
+from gateway.elastic import Elastic
 from gateway.engine import Engine
 from gateway.engines import EngineTable, Group
 from gateway.facts import Facts
@@ -45,6 +46,7 @@ class Monitor:
         self._control = ControlPlane(tls)
         self._health = Health(self._table, self._control, self._tell_health)
         self._discovery = Discovery(self._table, self._control, self._tell_sources)
+        self._elastic = Elastic(self._table)
         self._inquiry = Inquiry(self._table, self._control, self._tell_facts)
         self._models = Models(self._table, self._control, self._tell_models)
         self._link = Link(post.channel, self._obey, self._end)
@@ -60,6 +62,7 @@ class Monitor:
         self._health.sync()
         self._discovery.sync()
         self._inquiry.sync()
+        self._elastic.sync()
 
     async def live(self) -> None:
         """Until a signal, or the master's end."""
@@ -80,6 +83,7 @@ class Monitor:
         await self._discovery.close()
         await self._inquiry.close()
         await self._models.close()
+        await self._elastic.close()
         await self._control.close()
 
     def _end(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from gateway import roles
+
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
     from gateway.engine import Engine
@@ -70,6 +72,7 @@ class Pulse:
             return
         self._seen = version
         for group in self._table.groups.values():
+            roles.hear(self._table.ledger, group.engines, now)
             if group.conf.health_check is None:
                 continue
             for engine in group.engines:

@@ -29,6 +29,7 @@ __all__ = [
     "Rates",
     "Recast",
     "RoundRobin",
+    "RoleControl",
     "Row",
     "Scan",
     "Scorer",
@@ -282,6 +283,8 @@ class Ledger:
     def load(self, engine: int) -> EngineLoad: ...
     def set_health(self, engine: int, word: int) -> bool: ...
     def health(self, engine: int) -> int: ...
+    def set_role(self, engine: int, word: int) -> bool: ...
+    def role(self, engine: int) -> int: ...
     def health_version(self) -> int: ...
     def say(
         self, engine: int, gauges: tuple[int, int, int, int], counts: tuple[int, int, int]
@@ -487,6 +490,33 @@ class Trace:
     def output_tokens(self) -> int: ...
     def reusable_tokens(self) -> int: ...
 
+Moved = tuple[int, str, str, float, float]
+
+@final
+class RoleControl:
+    """Which engines of a team prefill, answer, or do both; roles are p, d and m.
+
+    A move: (place, role it had, role it gets, pressure before, pressure predicted).
+    """
+
+    def __new__(
+        cls,
+        roles: str,
+        movable: bytes,
+        *,
+        ttft_slo_ms: float,
+        tpot_slo_ms: float,
+        dwell_s: float = 60.0,
+        drain_s: float = 120.0,
+    ) -> RoleControl: ...
+    @property
+    def roles(self) -> str: ...
+    @property
+    def stuck(self) -> int: ...
+    def look(self, scorer: Scorer, rate: float, now: float) -> Moved | None: ...
+    def pressure(self, scorer: Scorer, rate: float, now: float) -> float: ...
+    def set(self, place: int, role: str, now: float) -> None: ...
+
 @final
 class Duet:
     """Simulated engines that prefill (p), answer (d) or both (m): a letter each."""
@@ -497,6 +527,7 @@ class Duet:
         force: int = 0,
         link_gb_s: float = 12.5,
         chunk_tokens: list[int] | None = None,
+        dwell_s: float = 0.0,
     ) -> Duet: ...
 
 @final
@@ -517,6 +548,8 @@ class Simulated:
     def end_s(self) -> float: ...
     @property
     def transfers(self) -> tuple[int, int, float]: ...
+    @property
+    def moves(self) -> list[tuple[float, Moved]]: ...
     @property
     def busy_s(self) -> list[float]: ...
     @property

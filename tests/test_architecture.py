@@ -47,10 +47,13 @@ RANKS = (
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engine",),
     ("engines", "catalog", "sockets", "handover", "link"),
-    ("plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls"),
+    (
+        "plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls",
+        "roles",
+    ),
     (
         "pulse", "server", "metrics_kv", "metrics_events", "metrics_disagg", "decisions", "caches",
-        "inquiry",
+        "inquiry", "elastic",
     ),
     ("fronts",),
     ("legs",),
@@ -66,7 +69,7 @@ RANKS = (
     ("monitor", "children"),
     ("master",),
     ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
-    ("cli_upstream", "cli_explain"),
+    ("cli_upstream", "cli_explain", "cli_roles"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 

@@ -38,6 +38,23 @@ DIRECTIVES = (
         see=("disaggregate",),
     ),
     Directive(
+        "roles",
+        ("upstream",),
+        (Arg("mode", "choice", choices=("fixed", "elastic")),),
+        (Param("dwell", Arg("time", "time", 1, 86400)),),
+        default="fixed dwell=60s",
+        doc="Whether engines that do both kinds of work are kept for one of them as the load asks.",
+        note="`elastic`: engines declared role=both move one at a time, when prompts or answers "
+        "are predicted to overload the others for half of `dwell`, and back when they are not. "
+        "A role is kept for `dwell` at least, and the next move waits until the last engine is "
+        "rid of what it gave up. Needs `disaggregate` and both times of `slo`. `kvgate roles` "
+        "shows and sets roles.",
+        wrong="Engines started as kv_producer or kv_consumer declared role=both: blocks of the "
+        "wrong kind of transfer corrupt answers.",
+        example="roles elastic dwell=2m;",
+        see=("disaggregate", "server", "slo"),
+    ),
+    Directive(
         "kv_lease",
         ("upstream",),
         (Arg("time", "time", 0.1, 86400),),

@@ -46,8 +46,7 @@ _HINTS: dict[str, str] = {
     "geo split_clients map_hash_bucket_size map_hash_max_size recursive_error_pages satisfy "
     "limit_req_dry_run limit_conn_dry_run ssl_trusted_certificate "
     "set_real_ip_from real_ip_header real_ip_recursive proxy_ssl_protocols proxy_ssl_ciphers "
-    "proxy_ssl_session_reuse resolver resolver_timeout "
-    "roles": _LATER,
+    "proxy_ssl_session_reuse resolver resolver_timeout": _LATER,
     "sticky least_time": _BALANCE,
     "zone state queue ntlm": _NONE,
     "ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache ssl_session_timeout "

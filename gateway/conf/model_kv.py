@@ -66,6 +66,8 @@ class Disaggregation:
     lease_s: float = 30.0  # the engines' kv_lease_duration
     on_prefill_error: str = "retry"  # retry: elsewhere, then local | local | fail
     on_decode_error: str = "retry"  # retry: once, from the prefill on | fail
+    roles: str = "fixed"  # fixed: as declared | elastic: engines of both roles follow the load
+    dwell_s: float = 60.0  # an engine keeps a role for at least so long
 
     @property
     def wanted(self) -> bool:

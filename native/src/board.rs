@@ -4,7 +4,7 @@
 //! Health is one word per engine, with one writer; every change adds one to a count that readers compare
 //! with the one they saw last. Words of a former tenant of the slot read as 0, nothing known.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ledger::{Ledger, SAID};
 use crate::shared::{self, Fault};
@@ -49,25 +49,43 @@ impl Ledger {
 
     /// Says how an engine is: 0 = not known, else the caller's word. False: it was removed.
     pub fn set_health(&self, engine: Handle, word: u32) -> bool {
+        self.put_word(self.health_cell(engine.slot), engine, word)
+    }
+
+    pub fn health(&self, engine: Handle) -> u32 {
+        Self::word(self.health_cell(engine.slot), engine)
+    }
+
+    /// Moves an engine to a role: 0 = its own, else the caller's word. False: it was removed.
+    pub fn set_role(&self, engine: Handle, word: u32) -> bool {
+        self.put_word(self.role_cell(engine.slot), engine, word)
+    }
+
+    pub fn role(&self, engine: Handle) -> u32 {
+        Self::word(self.role_cell(engine.slot), engine)
+    }
+
+    fn put_word(&self, cell: &AtomicU64, engine: Handle, word: u32) -> bool {
         if self.engine_at(engine.slot) != Some(engine) {
             return false;
         }
         let value = u64::from(engine.generation) << 32 | u64::from(word);
-        if self.health_cell(engine.slot).swap(value, Ordering::AcqRel) != value {
+        if cell.swap(value, Ordering::AcqRel) != value {
             self.health_changes().fetch_add(1, Ordering::AcqRel);
         }
         true
     }
 
-    pub fn health(&self, engine: Handle) -> u32 {
-        let value = self.health_cell(engine.slot).load(Ordering::Acquire);
+    /// A former tenant's word is none.
+    fn word(cell: &AtomicU64, engine: Handle) -> u32 {
+        let value = cell.load(Ordering::Acquire);
         match (value >> 32) as u32 == engine.generation {
             true => value as u32,
             false => 0,
         }
     }
 
-    /// How often any engine's health has changed.
+    /// How often any engine's health or role has changed.
     pub fn health_version(&self) -> u64 {
         self.health_changes().load(Ordering::Acquire)
     }
@@ -118,12 +136,15 @@ mod tests {
         assert_eq!((b.health(engine), b.health_version()), (0, 0));
         assert!(a.set_health(engine, 2) && a.set_health(engine, 2));
         assert_eq!((b.health(engine), b.health_version()), (2, 1));
+        assert!(b.set_role(engine, 3));
+        assert_eq!((a.role(engine), a.health(engine), a.health_version()), (3, 2, 2));
         a.remove_engine(engine);
         assert!(!a.set_health(engine, 1));
         a.add_engine().unwrap();
         let successor = a.add_engine().unwrap();
         assert_eq!(successor.slot, engine.slot);
         assert_eq!((b.health(successor), b.health(engine)), (0, 2));
+        assert_eq!((b.role(successor), b.role(engine)), (0, 3));
     }
 
     #[test]

@@ -127,6 +127,10 @@ impl Ledger {
         self.shared.cell(self.plan.cleared + slot)
     }
 
+    pub(crate) fn role_cell(&self, slot: usize) -> &AtomicU64 {
+        self.shared.cell(self.plan.roles + slot)
+    }
+
     pub(crate) fn health_changes(&self) -> &AtomicU64 {
         self.health_cell(self.plan.stride)
     }

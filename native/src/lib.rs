@@ -26,6 +26,7 @@ pub mod pick;
 pub mod planes;
 pub mod prompt;
 pub mod recast;
+pub mod roles;
 pub mod samples;
 pub mod scan;
 pub mod score;
@@ -63,6 +64,8 @@ mod py_pair;
 mod py_pick;
 #[cfg(feature = "python")]
 mod py_prompt;
+#[cfg(feature = "python")]
+mod py_roles;
 #[cfg(feature = "python")]
 mod py_scan;
 #[cfg(feature = "python")]
@@ -106,6 +109,8 @@ mod _core {
     use crate::py_pick::{EngineSet, HashRing, RoundRobin};
     #[pymodule_export]
     use crate::py_prompt::Prompt;
+    #[pymodule_export]
+    use crate::py_roles::RoleControl;
     #[pymodule_export]
     use crate::py_scan::{rewrite_body, scan_body, splice_body, Recast, Scan};
     #[pymodule_export]

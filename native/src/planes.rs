@@ -14,6 +14,8 @@ pub struct Plan {
     /// Of every engine, written by all workers: see `load.rs`.
     pub anchors: usize,
     pub recent: usize,
+    /// The role that an engine was moved to.
+    pub roles: usize,
     pub inflight: usize,
     pub prefill: usize,
     pub blocks: usize,
@@ -35,7 +37,8 @@ impl Plan {
         // One line more than engines: its first cell counts changes of health.
         let anchors = 3 * stride + 8;
         let recent = anchors + stride;
-        let inflight = recent + stride;
+        let roles = recent + stride;
+        let inflight = roles + stride;
         let records = inflight + 7 * plane;
         Self {
             engines,
@@ -44,6 +47,7 @@ impl Plan {
             health: 2 * stride,
             anchors,
             recent,
+            roles,
             inflight,
             prefill: inflight + plane,
             blocks: inflight + 2 * plane,

@@ -193,6 +193,10 @@ pub struct Scorer {
 }
 
 impl Scorer {
+    pub fn team(&self) -> &Team {
+        &self.scored.team
+    }
+
     fn choice(&self, tokens: usize, rows: &[cost::Row], place: usize, ask: cost::Ask) -> Choice {
         let other = |at: &usize| *at != place && rows[*at].filter.is_none();
         let sum = |at: usize| rows[at].terms.sum();

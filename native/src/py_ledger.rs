@@ -180,7 +180,16 @@ impl Ledger {
         Ok(self.core.health(self.handle(engine)?))
     }
 
-    /// How often the health of any engine has changed: a reader that saw this number saw it all.
+    /// Moves an engine to a role: 0 = its own, else the caller's word. False: it was removed.
+    fn set_role(&self, engine: u64, word: u32) -> PyResult<bool> {
+        Ok(self.core.set_role(self.handle(engine)?, word))
+    }
+
+    fn role(&self, engine: u64) -> PyResult<u32> {
+        Ok(self.core.role(self.handle(engine)?))
+    }
+
+    /// How often the health or role of any engine has changed: a reader that saw this number saw it all.
     fn health_version(&self) -> u64 {
         self.core.health_version()
     }

@@ -6,13 +6,15 @@ use pyo3::types::PyBytes;
 use crate::link::{self, Link};
 use crate::py_fit::Fit;
 use crate::py_pair::force as force_of;
+use crate::py_roles::{moved, roles_of, Moved};
 use crate::py_shared::value_error;
+use crate::roles::{Move, Settings};
 use crate::sim::baselines::{Baseline, Book};
-use crate::sim::engine::Settings;
+use crate::sim::engine;
 use crate::sim::gate::{self, Gate, View};
 use crate::sim::options::Options;
 use crate::sim::report::Time;
-use crate::sim::run::{run, Router, Run};
+use crate::sim::run::{run, Run};
 use crate::sim::trace::{self, Columns};
 
 /// The policy that is ours, beside those of `Baseline::ALL`.
@@ -80,10 +82,12 @@ impl Trace {
 /// Engines that prefill, answer, or both; a letter each in `roles`: p, d, m.
 ///
 /// `force` as in `Scorer.pair`. `link_gb_s`: of every engine's link; `chunk_tokens`: of a step of each,
-/// None = the fit's. ValueError for roles that cannot be.
+/// None = the fit's. `dwell_s`: roles follow the load, and are kept for so long; 0 = they stay.
+/// ValueError for roles that cannot be.
 #[pyclass(frozen, module = "native._core")]
 pub struct Duet {
     inner: gate::Duet,
+    dwell_s: f64,
     link_gb_s: f64,
     chunks: Vec<u32>,
 }
@@ -91,22 +95,33 @@ pub struct Duet {
 #[pymethods]
 impl Duet {
     #[new]
-    #[pyo3(signature = (roles, force=0, link_gb_s=link::GB_S, chunk_tokens=None))]
+    #[pyo3(signature = (roles, force=0, link_gb_s=link::GB_S, chunk_tokens=None, dwell_s=0.0))]
     fn new(
         roles: &str,
         force: i64,
         link_gb_s: f64,
         chunk_tokens: Option<Vec<u32>>,
+        dwell_s: f64,
     ) -> PyResult<Self> {
-        if let Some(odd) = roles.chars().find(|role| !"pdm".contains(*role)) {
-            return Err(value_error(format!("a role is p, d or m, not `{odd}`")));
+        let roles = roles_of(roles)?;
+        if !roles.iter().any(|role| role.may_decode()) {
+            return Err(value_error("no engine may answer".into()));
         }
-        if !roles.contains(['d', 'm']) {
-            return Err(value_error(format!("no engine may answer in `{roles}`")));
-        }
-        let mask = |not: char| roles.chars().map(|role| u8::from(role != not)).collect();
-        let inner = gate::Duet { prefill: mask('d'), decode: mask('p'), force: force_of(force)? };
-        Ok(Self { inner, link_gb_s, chunks: chunk_tokens.unwrap_or_default() })
+        let inner = gate::Duet { roles, force: force_of(force)?, elastic: None };
+        Ok(Self { inner, dwell_s, link_gb_s, chunks: chunk_tokens.unwrap_or_default() })
+    }
+}
+
+/// How long an engine may take to be rid of its old work, in dwells.
+const DRAIN_DWELLS: f64 = 2.0;
+
+impl Duet {
+    /// With the SLOs that roles follow.
+    fn with(&self, ttft_slo_ms: f64, tpot_slo_ms: f64) -> gate::Duet {
+        let Self { dwell_s, .. } = *self;
+        let drain_s = DRAIN_DWELLS * dwell_s;
+        let settings = Settings { ttft_slo_ms, tpot_slo_ms, dwell_s, drain_s };
+        gate::Duet { elastic: (dwell_s > 0.0).then_some(settings), ..self.inner.clone() }
     }
 }
 
@@ -114,6 +129,7 @@ impl Duet {
 #[pyclass(frozen, module = "native._core")]
 pub struct Simulated {
     run: Run,
+    moves: Vec<(f64, Move)>,
 }
 
 impl Simulated {
@@ -156,6 +172,12 @@ impl Simulated {
     #[getter]
     fn transfers(&self) -> (u64, u64, f64) {
         (self.run.transfers, self.run.transfer_tokens, self.run.transfer_s)
+    }
+
+    /// Roles that changed: seconds, and what `RoleControl.look` returns.
+    #[getter]
+    fn moves(&self) -> Vec<(f64, Moved)> {
+        self.moves.iter().map(|(at_s, it)| (*at_s, moved(it))).collect()
     }
 
     /// When the last answer ended.
@@ -241,7 +263,7 @@ pub fn simulate(
 ) -> PyResult<Simulated> {
     let chunk = fit.profile.chunk_tokens as u32;
     let capacity = if capacity_tokens > 0 { capacity_tokens } else { fit.profile.kv_tokens };
-    let settings = Settings { fit: fit.profile.fit, capacity, chunk, max_seqs };
+    let settings = engine::Settings { fit: fit.profile.fit, capacity, chunk, max_seqs };
     let bytes = fit.profile.kv_bytes_per_token;
     let gb_s = duet.map_or(link::GB_S, |duet| duet.link_gb_s);
     let link = Link::of(bytes, gb_s, link::LATENCY_MS).map_err(value_error)?;
@@ -274,18 +296,18 @@ pub fn simulate(
         overlap_weight,
         shared_load,
         events,
-        duet: duet.map(|duet| duet.inner.clone()),
+        duet: duet.map(|duet| duet.with(ttft_slo_ms, tpot_slo_ms)),
     };
     let baseline = Baseline::ALL.iter().find(|(name, _)| *name == policy);
-    let mut router: Box<dyn Router + Send> = match baseline {
-        Some((_, baseline)) => Box::new(Book::new(*baseline, engines, rows, fit.profile.fit)),
-        None if policy == OURS => {
-            Box::new(Gate::new(engines, gateways, rows, view).map_err(value_error)?)
-        }
-        None => {
-            let names = policies().join(", ");
-            return Err(value_error(format!("no policy is called `{policy}`; there are {names}")));
-        }
-    };
-    Ok(Simulated { run: py.detach(|| run(&trace.inner, &options, router.as_mut())) })
+    let mut book = baseline.map(|(_, it)| Book::new(*it, engines, rows, fit.profile.fit));
+    if book.is_none() && policy != OURS {
+        let names = policies().join(", ");
+        return Err(value_error(format!("no policy is called `{policy}`; there are {names}")));
+    }
+    let mut gate = Gate::new(engines, gateways, rows, view).map_err(value_error)?;
+    let run = py.detach(|| match &mut book {
+        Some(book) => run(&trace.inner, &options, book),
+        None => run(&trace.inner, &options, &mut gate),
+    });
+    Ok(Simulated { run, moves: gate.moves })
 }

@@ -102,6 +102,11 @@ impl Team {
         get_f64(&self.output)
     }
 
+    /// Every engine's load.
+    pub fn loads(&self, now_s: f64) -> Vec<Load> {
+        self.seats.iter().map(|seat| self.ledger.load(seat.handle, now_s)).collect()
+    }
+
     fn filter(&self, place: usize, question: &Question, load: &Load) -> Option<Filter> {
         let engine = &self.seats[place].engine;
         match () {

@@ -36,6 +36,8 @@ pub struct Seq {
     pub leg: Leg,
     /// Its KV came from elsewhere: it holds what it needs, and has its last token to compute.
     pub(super) is_ready: bool,
+    /// Its prompt counts in what is kept for other engines.
+    is_held: bool,
     /// Tokens computed or found; tokens made; blocks pinned; memory beside them.
     pub(super) there: u32,
     made: u32,
@@ -82,6 +84,8 @@ pub struct Engine {
     decoding_kv: u64,
     decode_steps: u64,
     pub(super) private: u64,
+    /// Prompts that other engines will fetch.
+    held: u64,
     stamp: u64,
     pub busy_s: f64,
     pub steps: u64,
@@ -213,6 +217,12 @@ impl Engine {
         if floor.seqs[row].is_ready {
             return true;
         }
+        // Engines that fetch from each other must not fill up with what the other one has no room for.
+        let input = u64::from(floor.seqs[row].input);
+        let is_leg = floor.seqs[row].leg == Leg::Prefill;
+        if is_leg && self.held > 0 && 2 * (self.held + input) > floor.settings.capacity {
+            return false;
+        }
         let ids = floor.blocks(row);
         let found = match &floor.shared {
             Some(shared) => ids.iter().take_while(|id| shared.contains_key(id)).count(),
@@ -236,6 +246,8 @@ impl Engine {
         let seq = &mut floor.seqs[row];
         seq.there = there;
         seq.pinned = found as u32;
+        seq.is_held = is_leg;
+        self.held += if is_leg { input } else { 0 };
         if !seq.is_admitted {
             seq.is_admitted = true;
             seq.hit = there;
@@ -350,6 +362,9 @@ impl Engine {
     pub(super) fn drop_blocks(&mut self, row: usize, floor: &mut Floor) {
         let seq = &mut floor.seqs[row];
         self.private -= seq.private;
+        if std::mem::take(&mut seq.is_held) {
+            self.held -= u64::from(seq.input);
+        }
         let pinned = std::mem::take(&mut seq.pinned) as usize;
         (seq.private, seq.there) = (0, 0);
         if floor.shared.is_none() {

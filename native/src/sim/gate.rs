@@ -11,8 +11,9 @@ use crate::fit::Fit;
 use crate::index::{Index, Overlap};
 use crate::ledger::Ledger;
 use crate::link::Link;
-use crate::load::Load;
+use crate::load::{Load, FADE_S};
 use crate::pair::{Force, Masks, Seated};
+use crate::roles::{self, Controller, Demand, Move, Role};
 use crate::score::{Question, Seat, Stay, Team};
 
 /// How the gateways see the engines.
@@ -40,15 +41,18 @@ pub struct View {
 /// What each engine may do, and who decides.
 #[derive(Debug, Clone)]
 pub struct Duet {
-    pub prefill: Vec<u8>,
-    pub decode: Vec<u8>,
+    pub roles: Vec<Role>,
     pub force: Force,
+    /// Roles follow the load.
+    pub elastic: Option<roles::Settings>,
 }
 
 /// Seconds that a routing decision counts as an announcement.
 const PREDICTED_S: f64 = 5.0;
 /// Seconds after the end of its request that it still does.
 const SETTLED_S: f64 = 0.5;
+/// How often roles are looked at.
+const LOOK_S: f64 = 1.0;
 const INDEX_BYTES: usize = 1 << 30;
 
 /// One or several gateways. All of them hear the same events, so that one index will do.
@@ -62,6 +66,12 @@ pub struct Gate {
     /// Of rows, then of their prefill legs.
     stays: Vec<Option<(usize, Stay)>>,
     predictions: Vec<u64>,
+    controller: Option<Controller>,
+    /// Prompts of late, in a sum that fades; of when that is.
+    prompts: (f64, f64),
+    looked_s: f64,
+    /// What moved, and when.
+    pub moves: Vec<(f64, Move)>,
 }
 
 impl Gate {
@@ -99,13 +109,29 @@ impl Gate {
         }
         let (payload, overlaps) = Default::default();
         let (stays, predictions) = (vec![None; 2 * rows], vec![u64::MAX; rows]);
-        Ok(Self { teams, view, index, slots, payload, overlaps, stays, predictions })
+        let elastic = view.duet.as_ref().and_then(|duet| Some((duet.elastic?, duet.roles.clone())));
+        let controller = elastic
+            .map(|(settings, roles)| Controller::new(settings, roles, vec![true; engines]))
+            .transpose()?;
+        Ok(Self {
+            teams,
+            view,
+            index,
+            slots,
+            payload,
+            overlaps,
+            stays,
+            predictions,
+            controller,
+            prompts: (0.0, 0.0),
+            looked_s: 0.0,
+            moves: Vec::new(),
+        })
     }
 
     /// Every engine's load, as each gateway sees it.
     pub fn loads(&self, now_s: f64) -> Vec<Load> {
-        let seats = self.teams.iter().flat_map(|team| team.seats.iter().map(move |s| (team, s)));
-        seats.map(|(team, seat)| team.ledger.load(seat.handle, now_s)).collect()
+        self.teams.iter().flat_map(|team| team.loads(now_s)).collect()
     }
 
     /// What each engine has of the arrival's prompt, in tokens.
@@ -151,6 +177,26 @@ impl Gate {
         }
     }
 
+    /// Lets the controller look at the load, every now and then.
+    fn steer(&mut self, now_s: f64) {
+        let (prompts, at_s) = self.prompts;
+        self.prompts = (prompts * ((at_s - now_s) / FADE_S).exp() + 1.0, now_s);
+        let (Some(controller), Some(duet)) = (&mut self.controller, &mut self.view.duet) else {
+            return;
+        };
+        if now_s < self.looked_s + LOOK_S {
+            return;
+        }
+        self.looked_s = now_s;
+        let loads = self.teams[0].loads(now_s);
+        let demand = Demand::of(&loads, self.prompts.0 / FADE_S);
+        if let Some(moved) = controller.look(&loads, &demand, &self.view.fit, now_s) {
+            self.moves.push((now_s, moved));
+            duet.roles.clear();
+            duet.roles.extend_from_slice(controller.roles());
+        }
+    }
+
     /// What was decided counts as an announcement for a while.
     fn predict(&mut self, arrival: &Arrival, at: usize) {
         if self.view.events && arrival.shared.is_none() {
@@ -162,6 +208,7 @@ impl Gate {
 
     fn choose(&mut self, arrival: &Arrival) -> Option<(Seated, Option<Seated>)> {
         self.look(arrival);
+        self.steer(arrival.now_s);
         let team = &self.teams[arrival.gateway];
         let every = vec![1; team.seats.len()];
         let question = Question {
@@ -176,7 +223,11 @@ impl Gate {
             let rows = team.rows(&question, known);
             return cost::cheapest(&rows, arrival.seed).map(|at| ((at, rows[at]), None));
         };
-        let masks = Masks { prefill: &duet.prefill, decode: &duet.decode };
+        let mask = |may: fn(Role) -> bool| {
+            duet.roles.iter().map(|&role| u8::from(may(role))).collect::<Vec<u8>>()
+        };
+        let (prefill, decode) = (mask(Role::may_prefill), mask(Role::may_decode));
+        let masks = Masks { prefill: &prefill, decode: &decode };
         let plan = team.pair(&question, masks, (duet.force, arrival.seed), known)?;
         Some((plan.decode, plan.prefill))
     }

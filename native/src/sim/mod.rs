@@ -12,4 +12,6 @@ pub mod run;
 pub mod trace;
 
 #[cfg(test)]
+mod handoff_test;
+#[cfg(test)]
 mod sim_test;

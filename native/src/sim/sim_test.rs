@@ -12,14 +12,14 @@ use crate::link::Link;
 
 const BLOCK: u32 = 512;
 
-fn fit() -> Fit {
+pub(super) fn fit() -> Fit {
     builtin("h100-70b-tp4").unwrap().fit
 }
 
 /// (arrival, tokens in, tokens out, block ids).
-type Request = (f64, u32, u32, Vec<u64>);
+pub(super) type Request = (f64, u32, u32, Vec<u64>);
 
-fn trace(requests: &[Request]) -> Trace {
+pub(super) fn trace(requests: &[Request]) -> Trace {
     let column = |of: fn(&Request) -> u32| requests.iter().map(of).collect::<Vec<u32>>();
     let blocks: Vec<u64> = requests.iter().flat_map(|request| request.3.clone()).collect();
     let columns = Columns {
@@ -32,7 +32,7 @@ fn trace(requests: &[Request]) -> Trace {
     Trace::new(BLOCK, &columns).unwrap()
 }
 
-fn options(engines: usize) -> Options {
+pub(super) fn options(engines: usize) -> Options {
     Options {
         engines,
         settings: Settings { fit: fit(), capacity: 461_000, chunk: 8192, max_seqs: 256 },
@@ -65,11 +65,11 @@ fn alone(requests: &[Request], options: &Options) -> Run {
     run(&trace(requests), options, &mut First::default())
 }
 
-fn ids(from: u64, count: u64) -> Vec<u64> {
+pub(super) fn ids(from: u64, count: u64) -> Vec<u64> {
     (from..from + count).collect()
 }
 
-fn close(found: f64, wanted_ms: f64) {
+pub(super) fn close(found: f64, wanted_ms: f64) {
     assert!((found * 1e3 - wanted_ms).abs() < 1e-6, "{} ms, not {wanted_ms}", found * 1e3);
 }
 
@@ -149,7 +149,7 @@ fn too_little_memory_puts_requests_back_and_loses_none() {
 }
 
 /// Requests at random: some share prefixes, some are long.
-fn drawn(seed: u64, rows: usize) -> Trace {
+pub(super) fn drawn(seed: u64, rows: usize) -> Trace {
     let mut random = Random(seed);
     let mut at_s = 0.0;
     let requests: Vec<Request> = (0..rows as u64)
@@ -166,7 +166,7 @@ fn drawn(seed: u64, rows: usize) -> Trace {
     trace(&requests)
 }
 
-fn view() -> View {
+pub(super) fn view() -> View {
     View {
         fit: fit(),
         chunk: 8192.0,

@@ -27,6 +27,9 @@ def test_every_value() -> None:
     )
     assert found == Disaggregation("always", 9, "push", 60.0, "local", "fail")
     assert conf(f"{TWO} disaggregate auto;") == Disaggregation("auto")
+    both = TWO.replace("role=decode", "role=both")
+    elastic = conf(f"{both} disaggregate auto; slo ttft=2s tpot=50ms; roles elastic dwell=2m;")
+    assert (elastic.roles, elastic.dwell_s) == ("elastic", 120.0)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,9 @@ def test_every_value() -> None:
          'no server of upstream "u" can prefill'),
         ("server 127.0.0.1:1 role=prefill; server 127.0.0.1:2 role=prefill; kv_aware;",
          'no server of upstream "u" can decode'),
+        (f"{TWO} roles elastic; slo ttft=2s tpot=50ms;", "no server may change its role"),
+        ("server 127.0.0.1:1; server 127.0.0.1:2; kv_aware; roles elastic; slo ttft=2s;",
+         '"roles elastic" follows two SLOs'),
         ("server 127.0.0.1:1 role=both; kv_aware;", 'upstream "u" has one server only'),
         ("server 127.0.0.1:1 role=prefill; server 127.0.0.1:2;",
          '"disaggregate" needs "kv_aware"'),
@@ -46,6 +52,13 @@ def test_engines_that_cannot_do_it_together(lines: str, message: str) -> None:
         conf(f"{lines} disaggregate auto;")
     (error,) = caught.value.errors
     assert error.message == message and error.hint
+
+
+def test_roles_follow_nothing_without_disaggregation() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        conf(f"{TWO} roles elastic; slo ttft=2s tpot=50ms;")
+    messages = [error.message for error in caught.value.errors]
+    assert '"roles elastic" needs "disaggregate"' in messages
 
 
 def test_both_will_do_for_either() -> None:

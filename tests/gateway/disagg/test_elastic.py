@@ -1,0 +1,48 @@
+"""The monitor's part in roles that follow the load, at times that a test sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from harness import disagg
+
+from gateway.elastic import Elastic
+from native._core import Prompt
+
+ELASTIC = "slo ttft=1s tpot=20ms; roles elastic dwell=10s;"
+
+
+async def test_prompts_that_are_too_many_move_an_engine_and_a_reload_keeps_it(
+    sim: Any, gateway: Any, tmp_path: Path
+) -> None:
+    conf = disagg.Conf(upstream=ELASTIC)
+    engines = [sim(*disagg.connector("kv_both", conf)).address for _ in range(3)]
+    text = disagg.text(conf, engines, [], admin=tmp_path / "admin.sock")
+    gw = await gateway(text.replace("role=prefill", "role=both"))
+    table = gw.app.table
+    team = table.groups["sim"].teams[0]
+    elastic = Elastic(table)
+    elastic.sync()
+    now = monotonic()
+    tickets = [
+        team.scorer.at(place, Prompt.of_list([n] + [7] * 30_000), now).start(now)
+        for place in range(3)
+        for n in range(60)
+    ]
+    for second in range(30):
+        elastic.look(now + second)
+    moved = [engine for engine in team.engines if table.ledger.core.role(engine.slot) == 2]
+    assert moved and len(moved) < 3
+    gw.app.pulse.look(now, again=True)
+    assert [engine.role for engine in team.engines].count("prefill") == len(moved)
+    # The same engines: what is known of them stays.
+    elastic.sync()
+    for ticket in tickets:
+        ticket.end(now + 31.0, 1)
+    for second in range(300, 400):
+        elastic.look(now + second)
+    gw.app.pulse.look(now, again=True)
+    assert [engine.role for engine in team.engines] == ["both"] * 3
+    await elastic.close()
