@@ -60,6 +60,7 @@ class Courier:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._begun = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvbm-courier")
 
     def start(self) -> None:
@@ -68,6 +69,7 @@ class Courier:
 
     def stop(self) -> None:
         """Gives up what is under way."""
+        self._stopping.set()
         loop, main = self._loop, self._main
         if loop is not None and main is not None:
             with contextlib.suppress(RuntimeError):
@@ -90,19 +92,22 @@ class Courier:
         }
 
     def _run(self) -> None:
-        try:
-            asyncio.run(self._work())
-        except asyncio.CancelledError:
-            return
-        except Exception:
-            # Without a courier the remote tier is off, and the others go on.
-            log.exception("remote: given up")
-            self._door.pause(True)
+        while not self._stopping.is_set():
+            try:
+                asyncio.run(self._work())
+            except asyncio.CancelledError:
+                return
+            except Exception:
+                # The other tiers go on; errands that nobody reports on fail by themselves.
+                log.exception("remote: begun anew")
+                self._stopping.wait(LOOK_S)
 
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         self._begun.set()
+        if self._stopping.is_set():
+            return
         await self._probe()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._fetches(group))

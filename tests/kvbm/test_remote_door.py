@@ -182,6 +182,10 @@ def test_host_and_remote_do_without_a_disk(tmp_path: Path) -> None:
             assert status == 0
             memory[page * 4096 : page * 4096 + BLOCK] = payload(1)
             assert engine.client.commit([(page, generation)]) == b"\0"
+            if upload == "reuse":
+                assert store.serve() == 0
+                assert engine.client.fetch(4, [name(1)])
+                engine.client.release(engine.end_of(4).seats)
             until(lambda: (store.serve(), len(store.held) == 1)[1], "the send")
             [(fingerprint, key)] = store.held
             record = store.held[fingerprint, key]
