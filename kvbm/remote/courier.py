@@ -12,15 +12,14 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from kvbm.conf.model import Remote
 from kvbm.logs import NOTICE, Seldom, log
 from kvbm.remote import StoreError, layout
 from kvbm.remote.breaker import Breaker
+from kvbm.remote.room import Room
 from kvbm.remote.store import Store
 from native import _core
 
@@ -158,7 +157,7 @@ class Courier:
 
     async def _fetches(self, group: asyncio.TaskGroup) -> None:
         most, ahead_most = self._options.concurrency, max(1, self._options.concurrency // 4)
-        room, ahead = _Room(most), _Room(ahead_most)
+        room, ahead = Room(most), Room(ahead_most)
         while True:
             await room.wait()
             free = room.free
@@ -170,7 +169,7 @@ class Courier:
                 group.create_task(mine.hold(self._fetch(errand)))
 
     async def _sends(self, group: asyncio.TaskGroup) -> None:
-        room = _Room(max(1, self._options.concurrency // 2))
+        room = Room(max(1, self._options.concurrency // 2))
         while True:
             await room.wait()
             while self._follow():
@@ -269,33 +268,3 @@ class Courier:
             return
         self._answered()
         self._listed[fingerprint] = now
-
-
-class _Room:
-    """So many errands at once."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held = 0
-        self._freed = asyncio.Event()
-
-    @property
-    def free(self) -> int:
-        return self._most - self._held
-
-    async def wait(self) -> None:
-        while self.free <= 0:
-            self._freed.clear()
-            await self._freed.wait()
-
-    def hold(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        """The same work, which takes a place from now on until it has ended."""
-        self._held += 1
-        return self._end(work)
-
-    async def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        finally:
-            self._held -= 1
-            self._freed.set()
