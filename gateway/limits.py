@@ -13,6 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from gateway import errors
+from gateway.addresses import REMEMBERED_MAX, packed
 from gateway.conf.model import Config, Limits, LimitZone, Template
 from gateway.logs import LEVELS, log
 from gateway.variables import Maps, compile_key
@@ -63,7 +64,7 @@ class Zones:
 class Guard:
     """The limits of one location."""
 
-    __slots__ = ("_limits", "_names", "_native", "_rates", "_read")
+    __slots__ = ("_by_peer", "_known", "_limits", "_names", "_native", "_rates", "_read")
 
     def __init__(self, limits: Limits, config: Config, zones: Zones, maps: Maps) -> None:
         self._limits = limits
@@ -80,6 +81,8 @@ class Guard:
             conns.append((zones.conns[conn.zone], conn.limit, place))
         self._native = Limiter(rates, conns)
         self._read: tuple[Key, ...] = tuple(compile_key(key, maps) for key in places)
+        self._by_peer = all(read is packed for read in self._read)
+        self._known: dict[str, tuple[Limiter, tuple[bytes, ...]]] = {}  # peer -> what it holds
         self._rates = tuple(config.req_zones[req.zone] for req in limits.reqs)
         self._names = (*(r.zone for r in limits.reqs), *(c.zone for c in limits.conns))
 
@@ -87,10 +90,10 @@ class Guard:
         """Counts a request and takes its places, or says why not; where `ctx.delay_s` is set, it
         has to wait so long and then calls `wait_over`.
         """
-        keys = tuple([read(ctx) for read in self._read])
-        stopped = self._native.enter(keys, monotonic_ns())
+        held = self._known.get(ctx.client.peer) or self._holds(ctx)
+        stopped = self._native.enter(held[1], monotonic_ns())
         if stopped is None:
-            ctx.held = (self._native, keys)
+            ctx.held = held
             return None
         limit, wait_s = stopped
         if wait_s < 0.0:
@@ -102,12 +105,21 @@ class Guard:
 
     def wait_over(self, ctx: Context) -> errors.GatewayError | None:
         """Takes the places of a request that has waited, or says why not."""
-        keys = tuple([read(ctx) for read in self._read])
-        stopped = self._native.hold(keys)
+        held = self._holds(ctx)
+        stopped = self._native.hold(held[1])
         if stopped is not None:
             return self._refused(ctx, stopped[0])
-        ctx.held = (self._native, keys)
+        ctx.held = held
         return None
+
+    def _holds(self, ctx: Context) -> tuple[Limiter, tuple[bytes, ...]]:
+        """What a request holds once it is in; kept where all keys are those of its connection."""
+        held = self._native, tuple([read(ctx) for read in self._read])
+        if self._by_peer:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[ctx.client.peer] = held
+        return held
 
     def _refused(self, ctx: Context, limit: int) -> errors.GatewayError:
         limits = self._limits

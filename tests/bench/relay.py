@@ -15,7 +15,8 @@ per open stream that says nothing; `hold`, 2 000 streams at one chunk a second, 
 chats of 2 kB to proxies that route by prompts, in front of engines that publish KV events
 (per_request_kv_us): a run in which a proxy does not find what the engines hold is an error.
 `--only kvgate,kvgate_realistic --scenarios small` tells what a file full of locations, maps and
-limits costs beside the plain one.
+limits costs beside the plain one; `--slices 15` with it, as the machine's speed differs more from
+second to second than the two do.
 
 Processes are not pinned unless `--pin` says so: each proxy then has one core, the load and the
 engines the rest, and vllm-router runs one thread in place of one per core.
@@ -149,9 +150,10 @@ class Bench:
                     order = [name for name in order if name in report.OURS]
                 elif scenario in ("paced", "streams"):
                     order.append(DIRECT)
-                first = (turn + shift) % max(len(order), 1)
-                for name in order[first:] + order[:first]:
-                    self.load(turn, name, scenario, running)
+                for slice_ in range(args.slices):
+                    first = (turn + shift + slice_) % max(len(order), 1)
+                    for name in order[first:] + order[:first]:
+                        self.load(turn, name, scenario, running)
         with self.started(args.kv_proxies, turn) as running:
             first = turn % max(len(running), 1)
             for name in args.kv_proxies[first:] + args.kv_proxies[:first]:
@@ -219,6 +221,9 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="PATH", help="where the JSON line goes; - is stdout")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--slices", type=int, default=1, help="so often, in turn, each scenario of a round"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="one short round: does it work at all?"
     )
