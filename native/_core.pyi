@@ -20,6 +20,7 @@ __all__ = [
     "KvbmCore",
     "KvbmDisk",
     "KvbmDone",
+    "KvbmRemote",
     "Ledger",
     "Limiter",
     "Match",

@@ -170,8 +170,11 @@ def test_the_chain_ahead_is_brought_nearer(there: Setup) -> None:
     assert there.figure("ahead_brought") == 8
 
 
-def test_host_and_remote_do_without_a_disk(tmp_path: Path) -> None:
-    core = _core.KvbmCore(str(tmp_path / "s"), host_bytes=8 << 20, remote_blocks=1000, upload="all")
+@pytest.mark.parametrize("upload", ["all", "reuse"])
+def test_host_and_remote_do_without_a_disk(tmp_path: Path, upload: str) -> None:
+    core = _core.KvbmCore(
+        str(tmp_path / "s"), host_bytes=8 << 20, remote_blocks=1000, upload=upload
+    )
     store = Objects(core)
     with Engine(str(tmp_path / "s")) as engine:
         arena = engine.up().client.arena()
