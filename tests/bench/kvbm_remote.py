@@ -22,9 +22,9 @@ from kvbm.remote.courier import Courier
 CONCURRENCY = 16
 
 
-def options(url: str, upload: str) -> Remote:
+def options(url: str, upload: str, block: int) -> Remote:
     return Remote(
-        f"s3://{BUCKET}/bench", endpoint=url, region="us-east-1", access_key="a",
+        f"s3://{BUCKET}/{block}", endpoint=url, region="us-east-1", access_key="a",
         secret_key="s", upload=upload, timeout_s=30.0, concurrency=CONCURRENCY,
     )  # fmt: skip
 
@@ -36,10 +36,10 @@ def wait(condition: object, seconds: float = 180.0) -> None:
         time.sleep(0.005)
 
 
-async def bare(url: str, paths: list[str]) -> float:
+async def bare(url: str, block: int, paths: list[str]) -> float:
     """Seconds to get all objects, CONCURRENCY at a time."""
     store = obstore.store.from_url(
-        f"s3://{BUCKET}/bench",
+        f"s3://{BUCKET}/{block}",
         config={"endpoint": url, "region": "us-east-1", "access_key_id": "a",
                 "secret_access_key": "s"},
         client_options={"allow_http": True},
@@ -58,7 +58,7 @@ async def bare(url: str, paths: list[str]) -> float:
 def ratio(root: Path, weed: Seaweed, block: int, count: int, rounds: int) -> tuple[float, float]:
     """Reading ours / bare, and our bytes a second."""
     sender = Rig(root / "out", block, 1 << 30, remote_blocks=1 << 20, upload="all")
-    courier = Courier(options(weed.url, "all"), sender.core)
+    courier = Courier(options(weed.url, "all", block), sender.core)
     courier.start()
     sender.run(sender.client.store, range(count))
     wait(lambda: courier.figures()["remote_sent"] == count)
@@ -69,12 +69,12 @@ def ratio(root: Path, weed: Seaweed, block: int, count: int, rounds: int) -> tup
     sender.stop()
     # No disk: what is fetched is not kept, so that each round fetches.
     reader = Rig(root / "in", block, 0, host_bytes=1 << 22, remote_blocks=1 << 20, upload="off")
-    fetcher = Courier(options(weed.url, "off"), reader.core)
+    fetcher = Courier(options(weed.url, "off", block), reader.core)
     fetcher.start()
     wait(lambda: int(reader.core.stats()["remote_blocks"]) >= count)
     ratios, speeds = [], []
     for _ in range(rounds):
-        theirs = asyncio.run(bare(weed.url, paths))
+        theirs = asyncio.run(bare(weed.url, block, paths))
         ours = reader.run(reader.client.load, range(count))
         ratios.append(theirs / ours)
         speeds.append(block * count / ours)

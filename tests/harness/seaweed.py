@@ -40,6 +40,7 @@ class Seaweed:
         command = [
             weed, "server", "-s3", f"-dir={data}", "-ip=127.0.0.1",
             "-master.volumeSizeLimitMB=64", "-volume.max=20",
+            "-s3.port.iceberg=0", "-s3.port.lance=0",
         ]  # fmt: skip
         for at, name in enumerate(names):
             command.append(f"-{name}.port={self.ports[at]}")
