@@ -21,6 +21,7 @@ __all__ = [
     "KvbmCore",
     "KvbmDisk",
     "KvbmDone",
+    "KvbmRemote",
     "Ledger",
     "Limiter",
     "Match",

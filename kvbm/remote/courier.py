@@ -12,15 +12,14 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from kvbm.conf.model import Remote
 from kvbm.logs import NOTICE, Seldom, log
 from kvbm.remote import StoreError, layout
 from kvbm.remote.breaker import Breaker
+from kvbm.remote.room import Room
 from kvbm.remote.store import Store
 from native import _core
 
@@ -60,6 +59,7 @@ class Courier:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._begun = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvbm-courier")
 
     def start(self) -> None:
@@ -68,6 +68,7 @@ class Courier:
 
     def stop(self) -> None:
         """Gives up what is under way."""
+        self._stopping.set()
         loop, main = self._loop, self._main
         if loop is not None and main is not None:
             with contextlib.suppress(RuntimeError):
@@ -90,19 +91,22 @@ class Courier:
         }
 
     def _run(self) -> None:
-        try:
-            asyncio.run(self._work())
-        except asyncio.CancelledError:
-            return
-        except Exception:
-            # Without a courier the remote tier is off, and the others go on.
-            log.exception("remote: given up")
-            self._door.pause(True)
+        while not self._stopping.is_set():
+            try:
+                asyncio.run(self._work())
+            except asyncio.CancelledError:
+                return
+            except Exception:
+                # The other tiers go on; errands that nobody reports on fail by themselves.
+                log.exception("remote: begun anew")
+                self._stopping.wait(LOOK_S)
 
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         self._begun.set()
+        if self._stopping.is_set():
+            return
         await self._probe()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._fetches(group))
@@ -153,7 +157,7 @@ class Courier:
 
     async def _fetches(self, group: asyncio.TaskGroup) -> None:
         most, ahead_most = self._options.concurrency, max(1, self._options.concurrency // 4)
-        room, ahead = _Room(most), _Room(ahead_most)
+        room, ahead = Room(most), Room(ahead_most)
         while True:
             await room.wait()
             free = room.free
@@ -165,7 +169,7 @@ class Courier:
                 group.create_task(mine.hold(self._fetch(errand)))
 
     async def _sends(self, group: asyncio.TaskGroup) -> None:
-        room = _Room(max(1, self._options.concurrency // 2))
+        room = Room(max(1, self._options.concurrency // 2))
         while True:
             await room.wait()
             while self._follow():
@@ -264,33 +268,3 @@ class Courier:
             return
         self._answered()
         self._listed[fingerprint] = now
-
-
-class _Room:
-    """So many errands at once."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held = 0
-        self._freed = asyncio.Event()
-
-    @property
-    def free(self) -> int:
-        return self._most - self._held
-
-    async def wait(self) -> None:
-        while self.free <= 0:
-            self._freed.clear()
-            await self._freed.wait()
-
-    def hold(self, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-        """The same work, which takes a place from now on until it has ended."""
-        self._held += 1
-        return self._end(work)
-
-    async def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        finally:
-            self._held -= 1
-            self._freed.set()

@@ -8,13 +8,14 @@ every byte checksummed; figures are medians over the rounds, ratios ours / fio (
 Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_fio (64 KiB),
 lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
 socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
-recovery_s_per_million, bytes_per_block.
+recovery_s_per_million, bytes_per_block, host_vs_memcpy (an engine's block into the arena and out of
+it again, against plain copies of the same bytes), and where `weed` is installed remote_vs_obstore,
+remote_small_vs_obstore (64 KiB) and the speeds behind them.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import mmap
 import os
@@ -23,69 +24,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+# Before this folder, whose kvbm.py is not the package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from harness.seaweed import program
+from kvbm_rig import DEPTH, Rig, name
+
 from native import _core
-
-SLOTS = 64
-PER_JOB = 8
-DEPTH = 32
-
-
-def name(n: int) -> bytes:
-    return hashlib.sha256(b"%d" % n).digest() + bytes(4)
-
-
-class Rig:
-    """A daemon core and a client with memory, in one process: the core has its own threads."""
-
-    def __init__(self, root: Path, block: int, capacity: int) -> None:
-        self.block = block
-        self.socket = str(root / "s")
-        self.disk = _core.KvbmDisk(str(root / "disk"), capacity, depth=DEPTH)
-        self.core = _core.KvbmCore(self.socket, disk=self.disk)
-        self.fd = os.memfd_create("bench")
-        os.ftruncate(self.fd, SLOTS * block)
-        self.memory = mmap.mmap(self.fd, SLOTS * block)
-        self.memory[:] = os.urandom(SLOTS * block)
-        self.client = self.connect()
-
-    def connect(self) -> _core.KvbmClient:
-        client = _core.KvbmClient(
-            self.socket, "bench", b"{}", bytes(32), self.block, lookup_us=1_000_000
-        )
-        client.lend(self.fd, self.block, SLOTS)
-        assert client.connect(10.0), client.trouble
-        return client
-
-    def run(self, begin: Callable[..., bool], blocks: Sequence[int]) -> float:
-        """Seconds until all blocks are moved."""
-        free, under_way, at, job = list(range(SLOTS)), {}, 0, 0
-        began = time.perf_counter()
-        while at < len(blocks) or under_way:
-            while at < len(blocks) and len(free) >= PER_JOB:
-                names = [name(n) for n in blocks[at : at + PER_JOB]]
-                slots = [free.pop() for _ in names]
-                job += 1
-                if not begin(job, names, slots, deadline_us=60_000_000):
-                    free += slots
-                    break
-                under_way[job] = slots
-                at += len(names)
-            for done in self.client.poll():
-                assert done.ok, list(done.statuses)
-                free += under_way.pop(done.job)
-            time.sleep(0.0001)
-        return time.perf_counter() - began
-
-    def stop(self) -> None:
-        self.core.stop()
-        self.memory.close()
-        os.close(self.fd)
 
 
 def fio(root: Path, rw: str, block: int, count: int) -> float:
@@ -177,6 +127,42 @@ def recovery(root: Path, blocks: int) -> dict[str, float]:
     }
 
 
+def host(root: Path, rounds: int, block: int = 1 << 20, count: int = 64) -> dict[str, float]:
+    """Hand-over through the arena: reserve, copy, commit; look up, fetch, copy, release."""
+    rig = Rig(root, block, 0, host_bytes=(count + 8) * (block + 4096))
+    fd, size, _ = rig.client.arena() or (0, 0, 0)
+    mine, other = memoryview(bytearray(os.urandom(block))), memoryview(bytearray(block))
+    pool = memoryview(bytearray(count * block))
+    ratios = []
+    with mmap.mmap(fd, size) as arena:
+        view = memoryview(arena)
+        for turn in range(rounds + 1):
+            names = [name(turn * count + n) for n in range(count)]
+            began = time.perf_counter()
+            for at in range(0, count * block, block):
+                pool[at : at + block] = mine
+            for at in range(0, count * block, block):
+                other[:] = pool[at : at + block]
+            plain = time.perf_counter() - began
+            began = time.perf_counter()
+            reserved = rig.client.reserve(names, chain=False)
+            for _, page, _ in reserved:
+                view[page * 4096 : page * 4096 + block] = mine
+            rig.client.commit([seat[1:] for seat in reserved])
+            rig.client.fetch(turn, names)
+            while not (done := rig.client.poll()):
+                pass
+            for page, generation in done[0].seats:
+                other[:] = view[page * 4096 : page * 4096 + block]
+                assert rig.client.valid(page, generation)
+            rig.client.release(done[0].seats)
+            ratios.append(plain / (time.perf_counter() - began))
+        view.release()
+    os.close(fd)
+    rig.stop()
+    return {"host_vs_memcpy": median(ratios[1:])}  # the first one touches fresh pages
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="kvbm's store against the disk itself")
     parser.add_argument("--json", metavar="FILE", help="one JSON line; - for stdout")
@@ -198,6 +184,11 @@ def main() -> None:
             print("fio is not there: no ratios against the disk", file=sys.stderr)
         found |= calls(root)
         found |= recovery(root, options.blocks)
+        found |= host(root, options.rounds)
+        if program():
+            from kvbm_remote import remote
+
+            found |= remote(root, options.rounds)
     found = {key: round(value, 3) for key, value in found.items()}
     for key, value in found.items():
         print(f"{key:24} {value:10.3f}", file=sys.stderr)

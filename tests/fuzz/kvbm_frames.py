@@ -119,7 +119,7 @@ def run(seconds: float, seed: int) -> int:
     dice, count, end = random.Random(seed), 0, time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as root:
         disk = _core.KvbmDisk(f"{root}/disk", 64 << 20, segment_bytes=1 << 20)
-        core = _core.KvbmCore(f"{root}/s", disk=disk, host_bytes=8 << 20)
+        core = _core.KvbmCore(f"{root}/s", disk=disk, host_bytes=8 << 20, orphan_s=0.5)
         try:
             with Engine(f"{root}/s") as honest:
                 honest.up().store([1])

@@ -58,7 +58,7 @@ class Served:
             [sys.executable, "-m", "kvbm", "serve", "-c", str(self.file)],
             stderr=subprocess.PIPE, text=True, env={**os.environ, **self.environment}, cwd=ROOT,
         )  # fmt: skip
-        until(self._answers, "an answer of the daemon", 20.0)
+        until(self._answers, "an answer of the daemon", 60.0)
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,3 +204,50 @@ def test_a_hint_brings_blocks_into_the_arena(served: Served) -> None:
         until(lambda: engine.client.lookup(chain, arena=True) == bytes([1, 1, 2, 2]), "two of them")
         engine.client.prefetch(chain)
         until(lambda: engine.client.lookup(chain, arena=True) == bytes([1] * 4), "all of them")
+
+
+def test_a_disk_without_room_costs_stores_and_nothing_else(tmp_path: Path) -> None:
+    text = "disk { path disk; size 64m; segment 1m; sync 50ms; }"
+    with Served(tmp_path, text) as served, Engine(served.socket) as engine:
+        engine.up().store([1])
+        served.end()
+        # ENOSPC whenever the journal is written.
+        served.environment["KVBM_TEST_POINTS"] = "journal.write=28"
+        served.start()
+        until(lambda: engine.up().lookup([1]) == [2], "the block")
+        engine.store([2])
+        until(lambda: served.status()["state"] == "degraded", "that it is seen", 10.0)
+        assert "No space left" in served.tier("disk")["trouble"]
+        assert list(engine.store([3]).statuses) == [6]
+        assert engine.load([1]).ok
+        assert engine.holds(0, 1)
+        shown = command("stat", "-c", str(served.file)).stdout
+        assert "trouble: " in shown
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_strangers_are_turned_away_and_allowed_users_are_not(tmp_path: Path) -> None:
+    script = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX);"
+        " s.settimeout(1); s.connect(sys.argv[1]); print(s.recv(9))"
+    )
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        path = f"{open_to_all}/kvbm.sock"
+        text = f"socket {path} mode=0666;\nadmin unix:run/kvbm-admin.sock;\n{DISK}"
+
+        def stranger() -> str:
+            command = [sys.executable, "-c", script, path]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            return done.stdout + done.stderr
+
+        with Served(tmp_path, text) as served:
+            said = stranger()
+            assert "b''" in said or "ConnectionResetError" in said, said
+            assert served.status()["counters"]["connections_refused_uid"] == 1
+            served.file.write_text(f"error_log kvbm.log info;\nallow_user 65534;\n{text}")
+            served.send(signal.SIGHUP)
+            until(lambda: served.logged("changed: allow_uids"), "the reload")
+            # Let in, it has to say HELLO within 5 s, which is more than this one waits.
+            assert "TimeoutError" in stranger()
+            assert served.status()["counters"]["connections_refused_uid"] == 1

@@ -170,8 +170,11 @@ def test_the_chain_ahead_is_brought_nearer(there: Setup) -> None:
     assert there.figure("ahead_brought") == 8
 
 
-def test_host_and_remote_do_without_a_disk(tmp_path: Path) -> None:
-    core = _core.KvbmCore(str(tmp_path / "s"), host_bytes=8 << 20, remote_blocks=1000, upload="all")
+@pytest.mark.parametrize("upload", ["all", "reuse"])
+def test_host_and_remote_do_without_a_disk(tmp_path: Path, upload: str) -> None:
+    core = _core.KvbmCore(
+        str(tmp_path / "s"), host_bytes=8 << 20, remote_blocks=1000, upload=upload
+    )
     store = Objects(core)
     with Engine(str(tmp_path / "s")) as engine:
         arena = engine.up().client.arena()
@@ -182,6 +185,10 @@ def test_host_and_remote_do_without_a_disk(tmp_path: Path) -> None:
             assert status == 0
             memory[page * 4096 : page * 4096 + BLOCK] = payload(1)
             assert engine.client.commit([(page, generation)]) == b"\0"
+            if upload == "reuse":
+                assert store.serve() == 0
+                assert engine.client.fetch(4, [name(1)])
+                engine.client.release(engine.end_of(4).seats)
             until(lambda: (store.serve(), len(store.held) == 1)[1], "the send")
             [(fingerprint, key)] = store.held
             record = store.held[fingerprint, key]

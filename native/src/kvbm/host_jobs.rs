@@ -207,6 +207,9 @@ impl Hub {
         let Named { namespace, key, len } = named;
         let Some(host) = &mut self.host else { return };
         if let Some(seat) = host.find(namespace, &key, len) {
+            if self.disk.is_none() {
+                self.offer_remote(Upload::Reuse, namespace, &key);
+            }
             return self.seat(id, item, seat);
         }
         if let Some(fill) = self.traffic.filling.get(&(namespace, key)) {

@@ -2,6 +2,7 @@
 
 use super::buffer::Buffer;
 use super::catalog::Place;
+use super::commands::ASKED;
 use super::disk::{Change, Disk, Outcome};
 use super::mover::{Errand, Failure, Target};
 use super::record::{self, Expected, Key, Spot};
@@ -214,7 +215,7 @@ impl Disk {
         match flight {
             Flight::Load { token, target, began_us, .. } => {
                 // What is read to be looked at or sent is not used.
-                let is_used = !matches!(target, Target::Buffer);
+                let is_used = token.is_none_or(|token| token & ASKED == 0);
                 if let (Ok(()), Some(here), true) = (result, here, is_used) {
                     self.catalog.hit(here);
                     if self.options.tells_use {

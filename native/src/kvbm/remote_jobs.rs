@@ -180,7 +180,8 @@ fn is_wanted(fetched: Fetched, want: &Want, print: &Fingerprint) -> Result<Fetch
     match () {
         () if header.key != want.key => Err(Miss::Damaged(Damage::Key)),
         () if header.namespace != *print => Err(Miss::Damaged(Damage::Namespace)),
-        () if want.len != 0 && header.len != want.len => Err(Miss::Damaged(Damage::Length)),
+        // A block of another length is right for somebody: it is nothing to delete.
+        () if header.len != want.len => Err(Miss::Absent),
         () => Ok(fetched),
     }
 }
