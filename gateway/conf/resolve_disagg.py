@@ -38,6 +38,7 @@ def check_roles(
     if line is None or not conf.wanted:
         if conf.roles == "elastic":
             at, hint = node.one("roles"), 'write "disaggregate auto;"'
+            assert at is not None  # it is what says so
             report.error(at.name, '"roles elastic" needs "disaggregate"', hint)
         if any(engine.role != "prefill" for engine in engines):  # else nothing can answer
             _check_idle(node, report)
