@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway import decode
+from gateway.alive import Watch
 from gateway.logs import log
 from gateway.release import RELEASE_S, deliver
 
@@ -27,7 +28,7 @@ LOST = frozenset({"client_gone", "cancelled", "shutdown"})  # nobody waits for a
 
 
 class Fetching:
-    __slots__ = ("_ctx", "_pending", "_pipeline", "transfer")
+    __slots__ = ("_ctx", "_pending", "_pipeline", "_watch", "transfer")
 
     transfer: Transfer
 
@@ -35,6 +36,7 @@ class Fetching:
         self._pipeline = pipeline
         self._ctx = ctx
         self._pending: Engine | None = None  # who counts this request among its pending ones
+        self._watch: Watch | None = None
 
     def _keep(self, first: Engine) -> None:
         """From now on something of this request is at its prefill engine."""
@@ -66,26 +68,32 @@ class Fetching:
         decode.handed_over(self._ctx, leg, self.transfer.take(now))
         leg.not_after = self.transfer.deadline
         leg.linger_s = RELEASE_S
+        engine = self._ctx.engine
+        assert engine is not None
+        self._watch = Watch(self._ctx, engine, leg, self.transfer)
 
     def fetched(self, leg: Leg) -> None:
         """The first output: the blocks are where they are needed."""
         if self.transfer.state != "taken" or leg.status >= 400:
             return
+        self._unwatch()
         self._over("used")
         self._let_go()
         first = self.transfer.prefill
         engine = self._ctx.engine
-        if not leg.sse or engine is None:  # a whole reply is late by its own length
+        if engine is None:
             return
         spent_s = monotonic() - leg.t_sent
-        self._pipeline.decisions.two.time("fetch", spent_s)
+        if leg.sse:
+            self._pipeline.decisions.two.time("fetch", spent_s)
         if spent_s < HANDSHAKE_S:
             first.handing.succeeded(engine.address)
-        elif not first.handing.met(engine.address):
+        elif leg.sse and not first.handing.met(engine.address):  # others are late by their length
             self._apart(engine)
 
     def answered(self, leg: Leg) -> bool:
         """A leg that answers has ended, or never began. True: what follows is seen to."""
+        self._unwatch()
         if self.transfer.state == "taken":
             self._ended_taken(leg)
         return False
@@ -109,6 +117,11 @@ class Fetching:
         self._over("released" if gone or leg.status < 500 else "failed")
         if leg.status >= 500 or (leg.error or "").endswith("_timeout"):
             self._apart(engine)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def _release(self, engine: Engine) -> None:
         """The client left with the parameters in our hands: they are delivered, and the leg is

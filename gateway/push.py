@@ -4,6 +4,9 @@ Both match the request by its id, so the decode leg needs nothing of the prefill
 what the engine is called, which an earlier reply has told. Until one has, and where an engine has
 another name than before, the legs follow one another, as with pull.
 
+What the usage of the answer says of caches is the prefill engine's word, as far as that comes
+before the usage does.
+
 Invariant: the prefill leg has no client of its own: it ends with the other one, unless that is
 complete.
 """
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING
 from engines.vllm.handoff import Handed, Peer
 from gateway.fetch import LOST
 from gateway.two_legs import TwoLegs
-from native.relay import Nobody
+from native.relay import Edits, Nobody
 
 if TYPE_CHECKING:
     from gateway.engine import Engine
@@ -28,7 +31,9 @@ APART = "peer_failed"  # why a decode leg is ended: the other one failed
 
 
 class Pushed(TwoLegs):
-    __slots__ = ("_then", "_told")
+    __slots__ = ("_edits", "_then", "_told")
+
+    _edits: Edits | None  # of the reply: what its usage shall say, the prefill's reply tells
 
     _told: Peer | None  # what the decode engine was told; None = the legs follow one another
     _then: Callable[[], None] | None  # once the decode leg has ended
@@ -36,7 +41,7 @@ class Pushed(TwoLegs):
     def begin(self, engine: Engine) -> None:
         kv = self._ctx.kv
         assert kv is not None and kv.prefill is not None
-        self._then = None
+        self._then = self._edits = None
         self._told = engine.team.engines[kv.prefill.place].handing.peer
         if self._told is None:
             super().begin(engine)
@@ -48,11 +53,18 @@ class Pushed(TwoLegs):
         leg.start()
         self._owner.answer_at(engine)
 
+    def follow(self, leg: Leg) -> None:
+        super().follow(leg)
+        if self._told is not None and self.transfer.state == "taken":
+            leg.edits = self._edits = (leg.edits or Edits()).with_usage(-1, -1)
+
     def _ended(self, leg: Leg) -> None:
         if self._told is None:
             super()._ended(leg)
             return
         handed = self._read(leg, monotonic())
+        if handed is not None and self._edits is not None:
+            self._edits.count(max(leg.cached_tokens, 0), leg.created_tokens)
         answer = self._ctx.leg
         if self.transfer.state != "taken" or answer is None or answer is leg:
             self._let_go()  # the other leg is past needing it, or has ended

@@ -33,7 +33,12 @@ class Spent(RuntimeError):
 def deadline(asked: float, lease_s: float) -> float:
     """Until when blocks may be fetched. Counted from when the prefill was asked for: when it ended
     is not known here, as a reply may be long on its way (a stopped process, a full queue)."""
-    return asked + lease_s - min(lease_s * MARGIN, MARGIN_MAX_S)
+    return asked + lease_s - margin(lease_s)
+
+
+def margin(lease_s: float) -> float:
+    """How long before the end of a lease nobody is sent to fetch any more."""
+    return min(lease_s * MARGIN, MARGIN_MAX_S)
 
 
 class Transfer:

@@ -103,9 +103,13 @@ cdef class Edits:
         cdef Edits more = Edits()
         more.model_to = self.model_to
         more.drop_usage = self.drop_usage
-        more.cached, more.created = cached, created
-        more.counts = cached >= 0 or created >= 0
+        more.count(cached, created)
         return more
+
+    def count(self, long long cached, long long created):
+        """Sets these numbers, which may be known only after the reply has begun."""
+        self.cached, self.created = cached, created
+        self.counts = cached >= 0 or created >= 0
 
     cdef bytes _usage(self, bytes text):
         """The counts of a usage object; there are few, and none in other events."""

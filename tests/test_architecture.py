@@ -58,7 +58,7 @@ RANKS = (
     ("fronts",),
     ("legs",),
     PHASES,
-    ("verdict", "ending", "release"),
+    ("verdict", "ending", "release", "alive"),
     ("fetch",),
     ("two_legs", "push"),
     ("exchange", "explain"),

@@ -39,7 +39,8 @@ def check_roles(
         if conf.roles == "elastic":
             at, hint = node.one("roles"), 'write "disaggregate auto;"'
             report.error(at.name, '"roles elastic" needs "disaggregate"', hint)
-        _check_idle(node, report)
+        if any(engine.role != "prefill" for engine in engines):  # else nothing can answer
+            _check_idle(node, report)
         return
     name = quoted(node.get("name"))
     if not node.has("kv_aware"):

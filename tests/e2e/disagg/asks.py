@@ -80,7 +80,13 @@ AWKWARD: dict[str, dict[str, object]] = {
     "logprobs": {"logprobs": 3},
     "seeded and streamed": {"temperature": 0.7, "seed": 5, **STREAM},
     "n": {"n": 2, "temperature": 0.8, "seed": 7},
-    "streamed n": {"n": 2, "temperature": 0.8, "seed": 7, **STREAM},
+    "streamed n": {
+        "n": 2,
+        "temperature": 0.8,
+        "seed": 7,
+        "stream": True,
+        "return_token_ids": False,
+    },
     "echo": {"echo": True, "max_tokens": 4},
     "prompt logprobs": {"prompt_logprobs": 1, "max_tokens": 4},
     "one token": {"max_tokens": 1},
@@ -93,7 +99,7 @@ AWKWARD_CHAT: dict[str, dict[str, object]] = {
     "limit by its new name": {"max_tokens": None, "max_completion_tokens": 9},
     "logprobs": {"logprobs": True, "top_logprobs": 3},
     "min_tokens streamed": {"min_tokens": 8, **USAGE},
-    "n streamed": {"n": 2, "temperature": 0.8, "seed": 7, **USAGE},
+    "n streamed": {"n": 2, "temperature": 0.8, "seed": 7, "stream": True},
     "forced tool": {"tools": [cases.TOOL], "tool_choice": cases.CALL, "max_tokens": 30},
     "forced tool streamed": {
         "tools": [cases.TOOL], "tool_choice": cases.CALL, "max_tokens": 30, **USAGE

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from e2e import fleet
+from e2e.disagg import asks
 from e2e.disagg.pair import LEASE_S, MODEL, WEIGHTS, Pair
 from harness import waiting
 from harness.gateway import Gateway, free_ports
@@ -41,7 +44,11 @@ http {{
         express off;
         location / {{ proxy_pass http://pair; {location} }}
     }}
-    server {{ listen unix:{admin}; location / {{ admin; }} }}
+    server {{
+        listen unix:{admin};
+        location / {{ admin; }}
+        location /metrics {{ metrics; }}
+    }}
 }}
 """
 
@@ -65,6 +72,17 @@ class Front:
         """Where token ids of prompts come from."""
         found: Any = self.gateway.status()
         return str(found["upstreams"]["pair"]["tokenizer"]["state"])
+
+    def wait_handing(self) -> None:
+        """Until both lanes hand prompts over: no engine is out, and the two are not kept apart."""
+        for number, base_url in enumerate(self.lanes.values()):
+
+            def handed(base_url: str = base_url, number: int = number) -> bool:
+                path, body = asks.completion(f"{time.monotonic()} {number}", 100, max_tokens=1)
+                reply = httpx.post(base_url + path, json=body, timeout=60)
+                return "x-kvgate-prefill" in reply.headers
+
+            waiting.until(handed, "prompts to be handed over", 60)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the gateway's series of that name that carry `labels`."""

@@ -58,6 +58,8 @@ def test_a_hundred_requests_are_answered_as_by_a_single_engine(
 def test_only_the_missing_blocks_of_a_conversation_move(
     pair: Pair, through: Front, http: httpx.Client
 ) -> None:
+    for engine in (pair.prefill, pair.decode):
+        pairs.post(engine, "/reset_prefix_cache", {})
     first = asks.completion("conversation", 20 * pairs.BLOCK)
     whole = ask(http, through.lanes["express"], first)
     pair.wait_idle()
@@ -69,6 +71,7 @@ def test_only_the_missing_blocks_of_a_conversation_move(
     second = asks.completion("", 1, prompt=prompt)
     got = ask(http, through.lanes["express"], second)
     assert not ask(http, pair.single.base_url, second).differs(got)
+    assert "x-kvgate-prefill" in got.headers, got.headers
     pair.wait_idle()
     held = 20 * pairs.BLOCK  # the decode engine has them in whole blocks
     missing = len(prompt) - held

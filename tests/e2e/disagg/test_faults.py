@@ -21,7 +21,7 @@ from harness import waiting
 
 pytestmark = pytest.mark.long
 FIRST_BYTE_S, READ_S = 8, 6
-END_S = 60.0  # far more than all timeouts of one request together
+END_S = 120.0  # far more than all timeouts of one request together
 RULES = Rules(
     location=f"proxy_first_byte_timeout {FIRST_BYTE_S}s; proxy_read_timeout {READ_S}s;",
 )
@@ -34,8 +34,9 @@ def through(pair: Pair, folder: Path) -> Iterator[Front]:
 
 
 @pytest.fixture(autouse=True)
-def mended(pair: Pair) -> Iterator[None]:
-    """Both engines live, idle and let go of everything, before and after each test."""
+def mended(pair: Pair, through: Front) -> Iterator[None]:
+    """Both engines live, hand over, are idle and have let go of everything, before and after."""
+    through.wait_handing()
     yield
     for engine in (pair.prefill, pair.decode):
         pairs.thaw(engine)
@@ -43,9 +44,10 @@ def mended(pair: Pair) -> Iterator[None]:
     pair.wait_idle(LEASE_S + 30)
 
 
-@pytest.fixture(params=["express", "starlette"])
-def base_url(request: pytest.FixtureRequest, through: Front) -> str:
-    return through.lanes[request.param]
+@pytest.fixture
+def lanes(through: Front) -> list[str]:
+    """Both: a request in each turn, so that an engine need not die twice."""
+    return list(through.lanes.values())
 
 
 def long_ones(of: str, count: int, length: int = 3000, **fields: object) -> list[Ask]:
@@ -63,23 +65,23 @@ def all_right(pair: Pair, outcomes: list[Outcome]) -> None:
 # ---- the prefill engine
 
 
-def test_killed_before_the_prefill(pair: Pair, base_url: str) -> None:
+def test_killed_before_the_prefill(pair: Pair, lanes: list[str]) -> None:
     pair.prefill.server.kill()
-    with Volley(base_url, long_ones("p dead", 4, 500), end_s=END_S) as volley:
+    with Volley(lanes, long_ones("p dead", 4, 500), end_s=END_S) as volley:
         pass
     all_right(pair, volley.outcomes)
 
 
-def test_killed_during_the_prefill(pair: Pair, base_url: str) -> None:
-    with Volley(base_url, long_ones("p dying", 12), end_s=END_S) as volley:
+def test_killed_during_the_prefill(pair: Pair, lanes: list[str]) -> None:
+    with Volley(lanes, long_ones("p dying", 12), end_s=END_S) as volley:
         waiting.until(lambda: pair.prefill.running() > 3, "prefills to be under way", 30)
         pair.prefill.server.kill()
     all_right(pair, volley.outcomes)
 
 
-def test_killed_after_the_prefill(pair: Pair, base_url: str) -> None:
+def test_killed_after_the_prefill(pair: Pair, lanes: list[str]) -> None:
     pairs.freeze(pair.decode)
-    with Volley(base_url, long_ones("p gone", 3, 1000), end_s=END_S) as volley:
+    with Volley(lanes, long_ones("p gone", 3, 1000), end_s=END_S) as volley:
         waiting.until(
             lambda: pairs.usage(pair.prefill) > 0 and pair.prefill.running() == 0,
             "prefilled blocks to wait for the decode engine",
@@ -90,18 +92,18 @@ def test_killed_after_the_prefill(pair: Pair, base_url: str) -> None:
     all_right(pair, volley.outcomes)
 
 
-def test_stopped_while_it_prefills(pair: Pair, base_url: str) -> None:
+def test_stopped_while_it_prefills(pair: Pair, lanes: list[str]) -> None:
     pairs.freeze(pair.prefill)
-    with Volley(base_url, long_ones("p stopped", 3, 1000), end_s=END_S) as volley:
+    with Volley(lanes, long_ones("p stopped", 3, 1000), end_s=END_S) as volley:
         pass
     all_right(pair, volley.outcomes)
     assert max(one.seconds for one in volley.outcomes) < 2 * FIRST_BYTE_S + 10
 
 
-def test_stopped_before_its_blocks_were_read(pair: Pair, base_url: str) -> None:
+def test_stopped_before_its_blocks_were_read(pair: Pair, lanes: list[str]) -> None:
     """The side channel and the blocks behind it are out of reach, the HTTP side has answered."""
     pairs.freeze(pair.decode)
-    with Volley(base_url, long_ones("p mute", 3, 1000), end_s=END_S) as volley:
+    with Volley(lanes, long_ones("p mute", 3, 1000), end_s=END_S) as volley:
         waiting.until(
             lambda: pairs.usage(pair.prefill) > 0 and pair.prefill.running() == 0,
             "prefilled blocks to wait for the decode engine",
@@ -119,27 +121,27 @@ def test_stopped_before_its_blocks_were_read(pair: Pair, base_url: str) -> None:
 # ---- the decode engine
 
 
-def test_decode_killed_before_it_decodes(pair: Pair, base_url: str) -> None:
+def test_decode_killed_before_it_decodes(pair: Pair, lanes: list[str]) -> None:
     """There is no other: the requests fail, quickly, and nothing stays pinned past its lease."""
     pair.decode.server.kill()
-    with Volley(base_url, long_ones("d dead", 3, 500), end_s=END_S) as volley:
+    with Volley(lanes, long_ones("d dead", 3, 500), end_s=END_S) as volley:
         pass
     assert {one.status for one in volley.outcomes} <= {502, 503}
     judge(pair, volley.outcomes)
 
 
-def test_decode_killed_while_it_decodes(pair: Pair, base_url: str) -> None:
+def test_decode_killed_while_it_decodes(pair: Pair, lanes: list[str]) -> None:
     streams = long_ones("d dying", 6, 500, max_tokens=1500, ignore_eos=True, **USAGE)
-    with Volley(base_url, streams, end_s=END_S) as volley:
+    with Volley(lanes, streams, end_s=END_S) as volley:
         waiting.until(lambda: volley.started() == 6, "all streams to have begun", 30)
         pair.decode.server.kill()
     assert not any(one.whole for one in volley.outcomes)
     judge(pair, volley.outcomes)
 
 
-def test_decode_stopped_while_it_decodes(pair: Pair, base_url: str) -> None:
+def test_decode_stopped_while_it_decodes(pair: Pair, lanes: list[str]) -> None:
     streams = long_ones("d stopped", 3, 500, max_tokens=1500, ignore_eos=True, **USAGE)
-    with Volley(base_url, streams, end_s=END_S) as volley:
+    with Volley(lanes, streams, end_s=END_S) as volley:
         waiting.until(lambda: volley.started() == 3, "all streams to have begun", 30)
         pairs.freeze(pair.decode)
     assert not any(one.whole for one in volley.outcomes)

@@ -15,7 +15,7 @@ from e2e.disagg.volley import Outcome, Volley, judge
 from harness import waiting
 
 pytestmark = pytest.mark.long
-END_S = 60.0
+END_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,11 @@ def through(pair: Pair, folder: Path) -> Iterator[Front]:
 
 
 @pytest.fixture(autouse=True)
-def mended(pair: Pair) -> Iterator[None]:
+def mended(pair: Pair, through: Front) -> Iterator[None]:
+    through.wait_handing()
     yield
-    pairs.thaw(pair.decode)
+    for engine in (pair.prefill, pair.decode):
+        pairs.thaw(engine)
     pair.wait_idle(LEASE_S + 30)
 
 
@@ -40,9 +42,10 @@ def expired(pair: Pair, before: float) -> None:
 def poisoned(pair: Pair, outcomes: list[Outcome]) -> list[str]:
     """Prompts that the decode engine now answers wrongly by itself: it keeps what it has read."""
     found = []
-    for outcome in outcomes:
+    for path, body in (outcome.ask for outcome in outcomes):
+        whole = {**body, "stream": False, "stream_options": None}
         mine, right = (
-            pairs.post(engine, *outcome.ask).json()["choices"][0]["token_ids"]
+            pairs.post(engine, path, whole).json()["choices"][0]["token_ids"]
             for engine in (pair.decode, pair.single)
         )
         if mine != right:
@@ -56,7 +59,7 @@ def test_a_gateway_that_was_late_prefills_again(lane: str, pair: Pair, through: 
     before = pair.prefill.counter(pairs.EXPIRED)
     pairs.freeze(pair.prefill)
     ask = asks.completion(f"late gateway {lane}", 20 * pairs.BLOCK)
-    with Volley(through.lanes[lane], [ask], end_s=END_S) as volley:
+    with Volley([through.lanes[lane]], [ask], end_s=END_S) as volley:
         waiting.until(
             lambda: through.metric("kvgate_engine_in_flight", engine=pair.prefill.address) == 1,
             "the prefill to be asked for",
@@ -84,7 +87,7 @@ def test_a_decode_engine_that_was_late_reads_nothing(
     pairs.freeze(pair.decode)
     fields = asks.USAGE if stream else {}
     ask = asks.completion(f"late decode {lane} {stream}", 20 * pairs.BLOCK, **fields)
-    with Volley(through.lanes[lane], [ask], end_s=END_S) as volley:
+    with Volley([through.lanes[lane]], [ask], end_s=END_S) as volley:
         expired(pair, before)
         pairs.overwrite(pair.prefill)
         pairs.thaw(pair.decode)

@@ -66,7 +66,7 @@ def test_three_hundred_that_leave_at_random_moments(lane: str, pair: Pair, throu
     print(f"e2e: {CLIENTS} clients left, {lost:.0f} leases ran out")
     assert lost == 0
     after = [asks.completion(f"after {lane} {number}", 300) for number in range(4)]
-    with Volley(through.lanes[lane], after, end_s=60) as volley:
+    with Volley([through.lanes[lane]], after, end_s=60) as volley:
         pass
     assert all(one.whole for one in volley.outcomes)
     judge(pair, volley.outcomes)
@@ -81,7 +81,7 @@ def test_what_fits_the_prefill_engine_and_not_the_decode_engine(
     asked = [asks.completion(f"too long {length}", length) for length in lengths]
     refused = [pairs.post(pair.decode, *ask).json() for ask in asked]
     before = pair.prefill.counter(pairs.EXPIRED)
-    with Volley(through.lanes[lane], asked, end_s=60) as volley:
+    with Volley([through.lanes[lane]], asked, end_s=60) as volley:
         pass
     assert volley.statuses() == [400, 400]
     assert [one.error for one in volley.outcomes] == [

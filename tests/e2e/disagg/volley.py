@@ -6,9 +6,11 @@ Invariant: what a client got is judged as a client would: a reply counts as whol
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import httpx
@@ -33,15 +35,16 @@ class Outcome:
 
 
 class Volley:
-    """Use as a context manager: leaving it waits for all requests to end, at most `end_s`."""
+    """Use as a context manager: leaving it waits for all requests to end, at most `end_s`. The
+    lanes given take turns.
+    """
 
-    def __init__(self, base_url: str, asks: list[Ask], *, end_s: float) -> None:
+    def __init__(self, lanes: Iterable[str], asks: list[Ask], *, end_s: float) -> None:
         self.outcomes = [Outcome(ask) for ask in asks]
         self._end_s = end_s
-        self._base_url = base_url
         self._threads = [
-            threading.Thread(target=self._ask, args=(outcome,), daemon=True)
-            for outcome in self.outcomes
+            threading.Thread(target=self._ask, args=(outcome, base_url), daemon=True)
+            for outcome, base_url in zip(self.outcomes, itertools.cycle(lanes), strict=False)
         ]
 
     def __enter__(self) -> Volley:
@@ -63,13 +66,11 @@ class Volley:
     def _over(self) -> bool:
         return all(outcome.done for outcome in self.outcomes)
 
-    def _ask(self, outcome: Outcome) -> None:
+    def _ask(self, outcome: Outcome, base_url: str) -> None:
         path, body = outcome.ask
         began_s = time.monotonic()
         try:
-            with httpx.stream(
-                "POST", self._base_url + path, json=body, timeout=self._end_s
-            ) as reply:
+            with httpx.stream("POST", base_url + path, json=body, timeout=self._end_s) as reply:
                 outcome.status, outcome.headers = reply.status_code, reply.headers
                 if body.get("stream") and reply.status_code == 200:
                     self._events(outcome, reply)

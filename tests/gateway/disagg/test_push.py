@@ -58,6 +58,18 @@ async def test_both_legs_are_sent_at_once_under_one_id(play: Play, lane: str) ->
     await stage.quiet()
 
 
+async def test_82_cached_tokens_are_those_of_one_engine(play: Play, lane: str) -> None:
+    # An answer takes longer than the reply to the prefill that it follows.
+    stage = await play(replace(PUSH, lane=lane, decode_args=("--profile", "fixed:25")))
+    for n in range(4):
+        body = disagg.completion(disagg.TEXT + f" and {n} more things to say about it all " * n)
+        reply = await stage.post(PATH, body)
+        own = await stage.right(PATH, body)
+        assert kv.receipt(reply)["disaggregate"] == "forced"
+        assert kv.cached(reply) == (own["usage"]["prompt_tokens_details"]["cached_tokens"] or 0)
+    assert kv.cached(reply) > 0
+
+
 async def test_a_response_is_answered_by_one_engine(play: Play, lane: str) -> None:
     stage = await play(replace(PUSH, lane=lane))
     reply = await stage.post("/v1/responses", disagg.body("/v1/responses"))

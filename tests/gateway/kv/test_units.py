@@ -107,7 +107,7 @@ def test_the_method_of_a_pick(asked: dict[str, str | float], own: str, method: s
 def routed(matched: int = 0, **more: Any) -> Any:
     row = Fake(**(dict.fromkeys(TIERS, 0) | {"device": matched}))
     fields = {"source": "local", "reason": "", "tokenize_s": 0.0002, "decide_s": 0.00002,
-              "choice": Fake(row=row), "prompt": Fake(tokens=96, exact=True), "matched": matched,
+              "reader": Fake(row=row), "prompt": Fake(tokens=96, exact=True), "matched": matched,
               "comparable": True}  # fmt: skip
     return Fake(**(fields | more))
 
@@ -118,7 +118,7 @@ def test_counts() -> None:
     counts.request(routed(32), 48)
     counts.request(routed(64), -1)
     counts.request(routed(source="bytes", reason="media", comparable=False), 16)
-    counts.request(routed(source="", reason="refused", choice=None, prompt=None), -1)
+    counts.request(routed(source="", reason="refused", reader=None, prompt=None), -1)
     assert [counts.count(f"source/{s}") for s in SOURCES] == [3, 0, 0, 0, 1]
     assert {r for r in REASONS if counts.count(f"reason/{r}")} == {"media", "refused"}
     assert (counts.count("compared"), counts.count("equal")) == (2, 1)
