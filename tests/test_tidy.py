@@ -31,6 +31,7 @@ PRINTERS: dict[str, str] = {
     "gateway/master.py": "says on stderr why it does not start, before there is a log",
     "gateway/cli_upstream.py": "the command line",
     "gateway/cli_explain.py": "the command line",
+    "gateway/cli_roles.py": "the command line",
     "gateway/cli_simulate.py": "the command line",
     "gateway/cli_calibrate.py": "the command line",
     "gateway/admin_client.py": "the command line: shows what is wrong with a configuration",
