@@ -41,7 +41,11 @@ class Served:
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Served:
-        self.start()
+        try:
+            self.start()
+        except AssertionError:
+            self.end(signal.SIGKILL)
+            raise
         return self
 
     def __exit__(
