@@ -36,9 +36,9 @@ def check_roles(
     """The engines, taken together, can do what is asked of them."""
     line = node.one("disaggregate")
     if line is None or not conf.wanted:
-        if conf.roles == "elastic":
-            at, hint = node.one("roles"), 'write "disaggregate auto;"'
-            assert at is not None  # it is what says so
+        at = node.one("roles")
+        if at is not None and conf.roles == "elastic":
+            hint = 'write "disaggregate auto;"'
             report.error(at.name, '"roles elastic" needs "disaggregate"', hint)
         if any(engine.role != "prefill" for engine in engines):  # else nothing can answer
             _check_idle(node, report)
