@@ -38,7 +38,9 @@ http {{
         server 127.0.0.1:{d} role=decode max_fails=0;
         kv_aware; kv_events off; tokenizer off; disaggregate always pending=0; health_check off;
     }}
-    server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://pd; }} }}
+    server {{
+        listen 127.0.0.1:{port}; keepalive_requests 0; location / {{ proxy_pass http://pd; }}
+    }}
     server {{ listen 127.0.0.1:{metrics}; location / {{ metrics; }} }}
 }}
 """
