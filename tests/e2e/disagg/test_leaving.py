@@ -77,7 +77,7 @@ def test_what_fits_the_prefill_engine_and_not_the_decode_engine(
     lane: str, pair: Pair, through: Front
 ) -> None:
     """The decode engine's refusal reaches the client, and the prefill engine is told at once."""
-    lengths = (pairs.DECODE_LEN - 4, pairs.DECODE_LEN + 100)
+    lengths = (pairs.DECODE_LEN + 1, pairs.DECODE_LEN + 100)
     asked = [asks.completion(f"too long {length}", length) for length in lengths]
     refused = [pairs.post(pair.decode, *ask).json() for ask in asked]
     before = pair.prefill.counter(pairs.EXPIRED)
