@@ -4,6 +4,9 @@ Both match the request by its id, so the decode leg needs nothing of the prefill
 what the engine is called, which an earlier reply has told. Until one has, and where an engine has
 another name than before, the legs follow one another, as with pull.
 
+What the usage of the answer says of caches is the prefill engine's word, as far as that comes
+before the usage does.
+
 Invariant: the prefill leg has no client of its own: it ends with the other one, unless that is
 complete.
 """

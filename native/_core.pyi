@@ -417,9 +417,10 @@ class Scorer:
 class Pair:
     """Where a request's prefill and its answer are made; `prefill` None: by one engine.
 
-    Start both choices when it is decided, and call `sent` of the decode leg's ticket when its request
-    goes out: what D has to expect is then known to all. `reason`: short, hit, cheaper, slo,
-    no_prefill or forced. `local_ms`, `remote_ms`: costs of the cheapest of either kind, or infinite.
+    Start both choices when it is decided, and call `sent` of the decode leg's ticket when its
+    request goes out: what D has to expect is then known to all. `reason`: short, hit, cheaper,
+    slo, no_prefill or forced. `local_ms`, `remote_ms`: costs of the cheapest of either kind, or
+    infinite.
     """
 
     @property

@@ -6,8 +6,9 @@ The one place that knows vLLM's fields, and where its versions differ:
     0.32   `remote_prefill_cached_tokens`: the decode engine's usage tells what the prefill engine
            found in its cache; all `remote_*` fields are needed, or its core dies. What was put
            into the cache it does not tell: it says 0, and messages count it as input instead
-    before without it: the decode engine counts all that it was handed as cached, and that number
-           of the usage that clients see has to be put right, too
+    before without it, without `remote_request_id`, block ids in one list: the decode engine counts
+           all that it was handed as cached, and that number of the usage that clients see has to
+           be put right, too
 
 Invariants: a prefill is asked for the same prompt as the answer will be, so nothing that a chat
 template may see is touched; what the prefill engine answers is passed on byte for byte.
@@ -43,10 +44,9 @@ _CUT = (
 )  # fmt: skip
 _RECAST = Recast(_CUT)
 _OWN = b'"kv_transfer_params":'
-# Needed by a decode engine: without one of them its core dies or waits for ever.
-_NEEDED = ("remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host",
-           "remote_port")  # fmt: skip
-_FALSE = frozenset({b"null", b"false", b"0"})
+# Needed by a decode engine of any version: without one of them its core dies or waits for ever.
+_NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
+_UNSET = frozenset({b"null", b"false"})
 # Fields that keep a request on one engine: their prompts differ between the legs, or several
 # answers would share one hand-over.
 _ALONE = ("echo", "use_beam_search", "prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens",
@@ -106,7 +106,7 @@ def _set(body: bytes, found: Scan, name: str) -> bytes | None:
     if span is None:
         return None
     value = body[span[0] : span[1]]
-    return None if value in _FALSE else value
+    return None if value in _UNSET else value
 
 
 def prefill_body(path: bytes, body: bytes) -> bytes:

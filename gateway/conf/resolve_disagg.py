@@ -34,7 +34,8 @@ def check_roles(
     """The engines, taken together, can do what is asked of them."""
     line = node.one("disaggregate")
     if line is None or not conf.wanted:
-        _check_idle(node, report)
+        if any(engine.role != "prefill" for engine in engines):  # else nothing can answer
+            _check_idle(node, report)
         return
     name = quoted(node.get("name"))
     if not node.has("kv_aware"):

@@ -104,6 +104,8 @@ def wrapped(directive: Directive, context: str) -> str:
         text = text.replace("http {", f"http {{ {ZONES} ", 1)
     if directive.name == "http":
         text = directive.example
+    if directive.name == "disaggregate":
+        text = text.replace("server a:1;", "server a:1; server b:1; kv_aware;")
     if directive.name == "server" and context == "http":
         text = text.replace("http {", "http { upstream llama { server a:1; } ", 1)
     return text.replace("listen 443 ssl", "listen 443")

@@ -59,7 +59,8 @@ async def test_both_legs_are_sent_at_once_under_one_id(play: Play, lane: str) ->
 
 
 async def test_82_cached_tokens_are_those_of_one_engine(play: Play, lane: str) -> None:
-    stage = await play(replace(PUSH, lane=lane))
+    # An answer takes longer than the reply to the prefill that it follows.
+    stage = await play(replace(PUSH, lane=lane, decode_args=("--profile", "fixed:25")))
     for n in range(4):
         body = disagg.completion(disagg.TEXT + f" and {n} more things to say about it all " * n)
         reply = await stage.post(PATH, body)

@@ -87,3 +87,13 @@ async def test_counts_of_it_all(play: Play, lane: str) -> None:
         "kvgate_fetch_seconds_count 1.0",
     ):
         assert line in text, line
+
+
+async def test_behind_another_server(play: Play) -> None:
+    stage = await play(Conf())
+    for more in ({}, {"stream": True}):
+        body = {**disagg.fresh(), **more}
+        reply = await stage.gw.memory.post("/v1/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert kv.receipt(reply)["prefill"] == stage.prefills[0].address
+    await stage.quiet()
