@@ -101,8 +101,10 @@ class Pushed(TwoLegs):
                 kv.computed = None
             then()
             return True
-        whole = leg.error is None and leg.status == 200
-        if self._told is not None and first is not None and not first.t_end and not whole:
+        # Once the decode engine may wait for it the prefill must end: blocks that wait for one that
+        # never comes are not freed by vLLM, not even when their request is aborted.
+        useless = leg.unsent or leg.error == "shutdown"
+        if self._told is not None and first is not None and not first.t_end and useless:
             first.cancel(leg.error if leg.error in LOST else "cancelled")
         return False
 

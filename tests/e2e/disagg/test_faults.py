@@ -20,7 +20,7 @@ from e2e.disagg.volley import Outcome, Volley, judge
 from harness import waiting
 
 pytestmark = pytest.mark.long
-FIRST_BYTE_S, READ_S = 8, 6
+FIRST_BYTE_S, READ_S = 8, 15  # a revived decode engine greets the other for seconds
 END_S = 120.0  # far more than all timeouts of one request together
 RULES = Rules(
     location=f"proxy_first_byte_timeout {FIRST_BYTE_S}s; proxy_read_timeout {READ_S}s;",
@@ -74,7 +74,7 @@ def test_killed_before_the_prefill(pair: Pair, lanes: list[str]) -> None:
 
 def test_killed_during_the_prefill(pair: Pair, lanes: list[str]) -> None:
     with Volley(lanes, long_ones("p dying", 12), end_s=END_S) as volley:
-        waiting.until(lambda: pair.prefill.running() > 3, "prefills to be under way", 30)
+        waiting.until(lambda: pair.prefill.running() > 0, "prefills to be under way", 30)
         pair.prefill.server.kill()
     all_right(pair, volley.outcomes)
 
