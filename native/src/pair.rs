@@ -83,6 +83,8 @@ pub struct Plan {
 const SHORT_TOKENS: f64 = 256.0;
 /// Of a time per token at this share of its SLO, all that slows it down counts.
 const TIGHT: f64 = 0.8;
+/// What it counts where there is any amount of room.
+const ROOMY: f64 = 0.8;
 /// Above this share of its memory, an engine begins to be crowded: who is late there still holds memory
 /// that others wait for.
 const CROWDED: f64 = 0.5;
@@ -161,7 +163,7 @@ impl Weighing<'_> {
     /// How much a slower answer matters: less, the more room its SLO leaves.
     fn tightness(&self, tpot_ms: f64) -> f64 {
         match self.ask.tpot_slo_ms {
-            slo if slo > 0.0 => (tpot_ms / (TIGHT * slo)).min(1.0),
+            slo if slo > 0.0 => (tpot_ms / (TIGHT * slo)).clamp(ROOMY, 1.0),
             _ => 1.0,
         }
     }
