@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the gateway itself adds between the two legs of a disaggregated request: from the last byte
-of a prefill engine's reply, which holds the parameters, to the first byte of the request that the
-decode engine gets.
+"""What the gateway itself adds between the two legs of a disaggregated request: from the parameters
+in a prefill engine's reply to the request that the decode engine gets.
 
-`legs.py --json -` prints one JSON line; a table goes to stderr. Both engines are stand-ins in this
-process, on one event loop, so both moments are read from one clock, and the way over loopback to
-and from the gateway is in the figure. Times are wall times: `second_leg_p99_ms` is held against
-`LIMIT_MS`, and `gateway_p99_ms`, an upper bound from the gateway's own histogram, tells its share.
+`legs.py --json -` prints one JSON line; a table goes to stderr. `second_leg_p99_ms` is from the
+gateway's own histogram, from the reply read to the request written (the bound of the bucket that
+holds it), and is held against `limit_ms`. `seen_p99_ms` is the same as the engines see it, with the
+way over loopback there and back and the wait for a core: both engines are stand-ins in this
+process, on one event loop, so that both moments are read from one clock. Times are wall times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ http {{
         server 127.0.0.1:{d} role=decode max_fails=0;
         kv_aware; kv_events off; tokenizer off; disaggregate always pending=0; health_check off;
     }}
-    server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://pd; }} }}
+    server {{
+        listen 127.0.0.1:{port}; keepalive_requests 0; location / {{ proxy_pass http://pd; }}
+    }}
     server {{ listen 127.0.0.1:{metrics}; location / {{ metrics; }} }}
 }}
 """
@@ -197,7 +199,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
     return {"bench": "legs", "blocks": options.blocks, "rows": rows,
-            "second_leg_p99_ms": rows[0]["p99_ms"], "gateway_p99_ms": own,
+            "second_leg_p99_ms": own, "seen_p99_ms": rows[0]["p99_ms"],
             "limit_ms": LIMIT_MS}  # fmt: skip
 
 
@@ -213,7 +215,7 @@ def main() -> None:
     for row in line["rows"]:
         print(f"{row['connections']:3} connections: p50 {row['p50_ms']:.3f} ms, "
               f"p99 {row['p99_ms']:.3f} ms", file=sys.stderr)  # fmt: skip
-    print(f"of the gateway: p99 at most {line['gateway_p99_ms']:.3g} ms", file=sys.stderr)
+    print(f"of the gateway: p99 at most {line['second_leg_p99_ms']:.3g} ms", file=sys.stderr)
     if options.json == "-":
         print(json.dumps(line))
     elif options.json:
