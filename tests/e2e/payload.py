@@ -27,6 +27,7 @@ class Stream:
 
     text: dict[int, str] = field(default_factory=dict)  # by choice
     shapes: dict[int, list[str]] = field(default_factory=dict)  # by choice; -1: events of none
+    ends: dict[int, str] = field(default_factory=dict)  # by choice: why it ended
     ids: set[str] = field(default_factory=set)
     last: str = ""
 
@@ -42,6 +43,10 @@ class Stream:
             self.text[index] = self.text.get(index, "") + text
         choices = event.get("choices")
         index = choices[0]["index"] if choices else -1
+        # The end comes with the last text or after it, as the timing had it.
+        reason = choices[0].pop("finish_reason", None) if choices else None
+        if reason is not None:
+            self.ends[index] = reason
         self._shape(index, f"{name} {json.dumps(blank(event), sort_keys=True)}")
 
     def _shape(self, index: int, shape: str) -> None:

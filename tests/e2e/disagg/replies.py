@@ -26,7 +26,7 @@ class Reply:
         if self.status != other.status:
             return f"status {other.status}, expected {self.status}: {other.raw[:300]!r}"
         if self.stream is not None and other.stream is not None:
-            for name in ("text", "shapes"):
+            for name in ("text", "ends", "shapes"):
                 mine, its = getattr(self.stream, name), getattr(other.stream, name)
                 if mine != its:
                     return f"{name}: {its!r}, expected {mine!r}"
