@@ -51,6 +51,10 @@ from native import relay
 from native._core import Index
 
 
+_COLLECTED_RARELY = 50_000, 20, 100
+_COLLECTED_OFTEN = 700, 10, 10  # CPython's own
+
+
 @dataclass(slots=True)
 class Swapped:
     """Listeners that a new configuration added, removed, or gave another TLS context."""
@@ -90,7 +94,7 @@ class App:
         asyncio.get_running_loop().set_exception_handler(_loop_fault)
         # What is here now stays; requests leave no cycles behind, so looking for some can be rare.
         gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        gc.set_threshold(*_COLLECTED_RARELY)
         if self.alone:
             self.health.sync()
             self.discovery.sync()
@@ -102,6 +106,8 @@ class App:
         self.caches.start()
 
     async def stop(self) -> None:
+        gc.unfreeze()  # a process that goes on, as those of tests do, wants its memory back
+        gc.set_threshold(*_COLLECTED_OFTEN)
         self.pulse.stop()
         await self.pipeline.tokens.close()
         await self.health.close()

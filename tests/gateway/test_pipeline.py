@@ -260,3 +260,13 @@ async def test_nothing_of_a_request_stays_behind(gateway, engine) -> None:  # ty
         assert len(left) <= 2
     finally:
         gc.enable()
+
+
+async def test_a_gateway_that_has_stopped_leaves_the_collector_as_it_was(gateway) -> None:  # type: ignore[no-untyped-def]
+    import gc
+
+    before = gc.get_threshold()
+    gw = await gateway(conf("server 127.0.0.1:1;"))
+    assert gc.get_freeze_count() > 0 and gc.get_threshold() != before
+    await gw.app.stop()
+    assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
