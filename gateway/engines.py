@@ -224,17 +224,12 @@ class EngineTable:
         self, upstreams: Iterable[Upstream], schemes: dict[str, set[str]], now: float
     ) -> None:
         """`schemes`: upstream name -> the schemes its locations speak. Removed engines drain: who
-        owns the ledger takes their handles back (`sweep`). Raises ValueError when there are too
-        many.
+        owns the ledger takes their handles back (`sweep`). ValueError when there are too many.
         """
         known = {(e.upstream, e.address): e for g in self.groups.values() for e in g.engines}
         groups: dict[str, Group] = {}
-        slots = {
-            _cache(g.conf, e.line): e.index_slot
-            for g in self.groups.values()
-            for e in g.engines
-            if e.index_slot >= 0
-        }
+        placed = [(g, e) for g in self.groups.values() for e in g.engines if e.index_slot >= 0]
+        slots = {_cache(g.conf, e.line): e.index_slot for g, e in placed}
         for conf in upstreams:
             engines = tuple(
                 self._engine(conf, line, known.pop((conf.name, line.address), None))
@@ -248,8 +243,8 @@ class EngineTable:
                     engine.index_slot = slots[cache]
                 self._open_pools(engine, conf, schemes.get(conf.name, {"http"}))
             former = self.groups.get(conf.name)
-            groups[conf.name] = Group(conf, engines, self.ledger, former, self.index)
-            for team in groups[conf.name].teams:
+            groups[conf.name] = made = Group(conf, engines, self.ledger, former, self.index)
+            for team in made.teams:
                 team.refresh(now)
         self.groups = groups
         for engine in known.values():

@@ -95,6 +95,12 @@ WRAP = {
 }
 
 
+ROLES = (
+    "server a:1 role=both; server b:1 role=both; kv_aware; disaggregate auto;"
+    " slo ttft=2s tpot=50ms;"
+)
+
+
 def wrapped(directive: Directive, context: str) -> str:
     extra = ""
     if context == "location" and directive.name not in ("proxy_pass", "return", "admin", "metrics"):
@@ -109,6 +115,8 @@ def wrapped(directive: Directive, context: str) -> str:
         text = directive.example
     if directive.name == "disaggregate":
         text = text.replace("server a:1;", "server a:1; server b:1; kv_aware;")
+    if directive.name == "roles":
+        text = text.replace("server a:1;", ROLES, 1)
     if directive.name == "server" and context == "http":
         text = text.replace("http {", "http { upstream llama { server a:1; } ", 1)
     return text.replace("listen 443 ssl", "listen 443")

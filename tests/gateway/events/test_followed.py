@@ -20,7 +20,17 @@ async def test_a_restart_without_replay_clears_the_index_at_once(sim: Start, wat
     one = sim(replay_endpoint=None)
     gw = await watch(conf(one.address))
     await gw.wait("healing")
-    await gw.until(lambda: kv.ask(one, TEXT) and gw.matched(kv.prompt(one, TEXT))[0], "learnt")
+    # What is published before the subscription stands is lost, and not published again.
+    asked: list[str] = []
+
+    def heard() -> bool:
+        asked.append(f"number {len(asked)} " * 30)
+        kv.ask(one, asked[-1])
+        return any(gw.matched(kv.prompt(one, text))[0] for text in asked)
+
+    await gw.until(heard, "heard of")
+    kv.ask(one, TEXT)
+    await gw.until(lambda: gw.matched(kv.prompt(one, TEXT))[0], "learnt")
     one.faults(["restart"])
     assert kv.cached(one) == {}
     kv.ask(one, "something else " * 30)
