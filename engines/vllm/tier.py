@@ -67,7 +67,8 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
         self._token = self._options.token()
         if "NONE_HASH" not in kv_cache_utils.__annotations__:
             raise ValueError(unknown_version("the seed of its block hashes"))
-        self._slots, row = primary_kv_view.shape[0], self.block_size_bytes
+        row = self.block_size_bytes
+        self._slots = primary_kv_view.nbytes // row
         if row > BLOCK_MAX:
             raise ValueError(
                 f"kvbm: a chunk of KV cache has {row} bytes, at most {BLOCK_MAX} are possible; "
