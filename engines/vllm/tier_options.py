@@ -42,6 +42,8 @@ class TierOptions:
         for name in ("load_s", "store_s"):
             if not 0 < getattr(options, name) <= 3600:
                 raise ValueError(f"kvbm: `{name}` is above 0 and at most 3600 s")
+        if options.recompute_us_per_token < 0:
+            raise ValueError("kvbm: `recompute_us_per_token` is not negative")
         return options
 
     def token(self) -> bytes:
