@@ -265,3 +265,7 @@ def test_what_cannot_work_is_said_at_the_start(program: Program, tmp_path: Path)
         Tiered(program, ours("x", load_s="2"))
     with pytest.raises(Refused, match="socket_token"):
         Tiered(program, ours("x", socket_token=f"file:{tmp_path}/none"))
+
+
+def test_the_cpu_worker_copies_what_it_should(program: Program) -> None:
+    program.order("", "copies")

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Any
 
+import copies
 import numpy as np
 from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core import kv_cache_utils
@@ -190,6 +191,9 @@ def main() -> None:
                 answer = {}
             elif what == "seed":
                 seed(order["text"])
+                answer = {}
+            elif what == "copies":
+                copies.check_all()
                 answer = {}
             else:
                 answer = getattr(engines[name], what)(**order)
