@@ -24,6 +24,9 @@ TOUCHED_MAX = 4096
 # Of the engine's slots, what stores may hold.
 STORE_SHARE = 4
 MISS, UNKNOWN = 0, 255
+# Statuses of a load that say nothing against a block: there; the daemon is gone, and all is a miss
+# until one is back.
+NO_FAULT = frozenset((0, 21))
 # Statuses of a store that did what was configured: there, not seen often enough, write budget
 # spent, nothing to write.
 AS_ASKED = frozenset((0, 3, 4, 23))
@@ -78,6 +81,7 @@ class BlockJobs:
         self._numbers = itertools.count(1)
         self._ended: list[Ended] = []
         self._storing = 0
+        self._is_there = True
         self._doomed: dict[bytes, float] = {}
         self._touched: dict[bytes, None] = {}
         self.figures = Figures()
@@ -88,7 +92,10 @@ class BlockJobs:
         return bool(self._parts or self._ended)
 
     def lookup(self, name: bytes, now: float) -> int:
-        """The tier that has the block (2 disk, 3 remote), 0 for a miss."""
+        """The tier that has the block (2 disk, 3 remote), 0 for a miss. Whether there is a daemon
+        is looked at once per `finished`, which an engine asks for in every step."""
+        if not self._is_there:
+            return MISS
         if self._doomed and (until := self._doomed.get(name)) is not None:
             if now < until:
                 return MISS
@@ -105,6 +112,7 @@ class BlockJobs:
 
     def load(self, job: int, names: Sequence[bytes], slots: Sequence[int], now: float) -> None:
         begun = self._begin(_Job(job, True, len(names)), names, slots)
+        self.figures.failed += len(names) - begun
         self._doom(names[begun:], now)
 
     def _begin(self, job: _Job, names: Sequence[bytes], slots: Sequence[int]) -> int:
@@ -134,6 +142,7 @@ class BlockJobs:
         """Jobs that ended since the last call; their slots are the engine's again."""
         for done in self._client.poll():
             self._part_ended(done, now)
+        self._is_there = self._client.connected
         ended, self._ended = self._ended, []
         return ended
 
@@ -148,9 +157,11 @@ class BlockJobs:
         if job.is_load:
             job.ok = job.ok and len(good) == len(names)
             self.figures.loaded += len(good)
-            if len(good) < len(names):
-                there = frozenset(good)
-                self._doom([name for name in names if name not in there], now)
+            failed = len(names) - len(good)
+            self.figures.failed += failed
+            if failed:
+                told = zip(names, statuses, strict=True)
+                self._doom([name for name, status in told if status not in NO_FAULT], now)
         else:
             job.ok = job.ok and all(status in AS_ASKED for status in statuses)
             self.figures.stored += len(good)
@@ -166,7 +177,6 @@ class BlockJobs:
         )
 
     def _doom(self, names: Sequence[bytes], now: float) -> None:
-        self.figures.failed += len(names)
         for name in names:
             while len(self._doomed) >= DOOMED_MAX:
                 del self._doomed[next(iter(self._doomed))]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,7 +41,9 @@ LOG = logging.getLogger("vllm.kvbm")
 SAY_S = 10.0
 # The first request waits so long for a daemon whose socket is there: what it could load is found
 # then, after a restart of the engine.
-FIRST_S = 0.02
+FIRST_S = 0.05
+# An engine without requests asks nothing; a daemon that came back is looked for all the same.
+LOOK_S = 0.25
 BLOCK_MAX = 64 << 20
 ENGINE_MAX = 256
 PLACES = {2: (Medium.STORAGE, Locality.LOCAL), 3: (Medium.STORAGE, Locality.REMOTE)}
@@ -78,6 +81,8 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
         self._region = region(offloading_spec, self._slots * row)
         self._jobs: BlockJobs | None = None
         self._client: _core.KvbmClient | None = None
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="kvbm-keeper", daemon=True)
         self._told: bool | None = None
         self._told_s = -SAY_S
 
@@ -101,6 +106,18 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
             client.connect(FIRST_S)
         self._client = client
         self._jobs = BlockJobs(client, self._slots, options.load_s, options.store_s)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        client = self._client
+        assert client is not None
+        while not self._over.wait(LOOK_S):
+            if not client.connected and os.path.exists(self._options.socket):
+                client.connect(FIRST_S)
+
+    @property
+    def connected(self) -> bool:
+        return self._client is not None and self._client.connected
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         if self._jobs is None:
@@ -176,7 +193,9 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
             self._jobs.drain()
 
     def shutdown(self) -> None:
+        self._over.set()
         if self._jobs is not None:
+            self._keeper.join()
             self._jobs.drain(cancel=True)
         self._jobs = self._client = None
 

@@ -48,7 +48,7 @@ def ours(socket: str, **more: object) -> dict[str, object]:
 
 def test_blocks_that_left_host_memory_come_back(program: Program, served: Served) -> None:
     blocks = range(3 * CHUNKS)
-    with Tiered(program, ours(served.socket)) as engine:
+    with Tiered(program, ours(served.socket)).up() as engine:
         engine.store(blocks)
         found = engine.ask([*reversed(blocks), 999])
         assert [one.short for one in found] == [RIGHT] * len(blocks) + [MISS]
@@ -57,13 +57,13 @@ def test_blocks_that_left_host_memory_come_back(program: Program, served: Served
         moved = len(blocks) * BLOCK
         assert stats["kv_offload_tiering_read_bytes"] == moved
         assert stats["kv_offload_tiering_write_bytes"] == moved
-    with Tiered(program, ours(served.socket)) as engine:
+    with Tiered(program, ours(served.socket)).up() as engine:
         assert engine.short(blocks) == [RIGHT] * len(blocks), "after a restart of the engine"
         for number in (signal.SIGTERM, signal.SIGKILL):
             served.end(number)
             assert engine.short([0, 1]) == [MISS, MISS]
             served.start()
-            until(lambda: engine.short([0]) == [RIGHT], "the daemon again", 10.0)
+            engine.up()
             assert engine.short(blocks) == [RIGHT] * len(blocks)
 
 
@@ -71,18 +71,18 @@ def test_engines_share_what_is_interchangeable_and_nothing_else(
     program: Program, served: Served
 ) -> None:
     tier = ours(served.socket)
-    with Tiered(program, tier) as engine, Tiered(program, tier) as equal:
+    with Tiered(program, tier).up() as engine, Tiered(program, tier).up() as equal:
         engine.store([1])
         assert equal.short([1]) == [RIGHT]
     for other in ({"model": "m/y"}, {"dtype": "fp8"}, {"tp": 2}, {"bytes": 2 * BLOCK}):
-        with Tiered(program, tier, **other) as stranger:
+        with Tiered(program, tier, **other).up() as stranger:
             assert stranger.short([1]) == [MISS], other
     for more in ({"salt": "tenant"}, {"weights": "revision 2"}):
-        with Tiered(program, {**tier, **more}) as stranger:
+        with Tiered(program, {**tier, **more}).up() as stranger:
             assert stranger.short([1]) == [MISS], more
     program.order("", "seed", text="17")
     try:
-        with Tiered(program, tier) as stranger:
+        with Tiered(program, tier).up() as stranger:
             assert stranger.short([1]) == [MISS]
         assert served.status()["counters"]["probe_differs"] >= 1
     finally:
@@ -90,7 +90,7 @@ def test_engines_share_what_is_interchangeable_and_nothing_else(
 
 
 def test_a_request_can_say_which_tiers_it_wants(program: Program, served: Served) -> None:
-    with Tiered(program, ours(served.socket)) as engine:
+    with Tiered(program, ours(served.socket)).up() as engine:
         engine.store([1])
         for wanted in (["CPU", "LOCAL"], ["STORAGE", "REMOTE"]):
             assert engine.short([1], [wanted]) == [MISS], wanted
@@ -153,7 +153,7 @@ def test_damaged_files(
         assert engine.short([1, 2]) == [RIGHT, RIGHT]
         fault(files)
         assert engine.short([1]) == [file_tier_says]
-    with Tiered(program, ours(served.socket)) as engine:
+    with Tiered(program, ours(served.socket)).up() as engine:
         engine.store([1, 2])
         assert engine.short([1, 2]) == [RIGHT, RIGHT]
         disk = tmp_path / "disk"
@@ -187,7 +187,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_costs_stores_only(program: Program, tmp_path: Path, small_disk: Path) -> None:
     text = f"disk {{ path {small_disk}/kv; size 64m; segment 1m; sync 50ms; }}\n"
-    with Served(tmp_path, text) as served, Tiered(program, ours(served.socket)) as engine:
+    with Served(tmp_path, text) as served, Tiered(program, ours(served.socket)).up() as engine:
         blocks = range(150)
         engine.store(blocks)
         said = engine.short(blocks)
@@ -197,7 +197,7 @@ def test_a_full_disk_costs_stores_only(program: Program, tmp_path: Path, small_d
 
 
 def test_a_disk_that_fails_costs_stores_only(program: Program, tmp_path: Path) -> None:
-    with Served(tmp_path, DISK) as served, Tiered(program, ours(served.socket)) as engine:
+    with Served(tmp_path, DISK) as served, Tiered(program, ours(served.socket)).up() as engine:
         engine.store([1])
         served.end()
         served.environment["KVBM_TEST_POINTS"] = "journal.write=5"  # EIO
@@ -221,13 +221,13 @@ def test_a_store_that_is_slow_or_dead_costs_its_own_blocks(
         )
         with Served(tmp_path, text) as served:
             tier = ours(served.socket, load_s=0.4)
-            with Tiered(program, tier) as engine:
+            with Tiered(program, tier).up() as engine:
                 engine.store(range(6))
                 until(lambda: served.tier("remote")["sent"] == 6, "the sends", 10.0)
             served.end()
             shutil.rmtree(tmp_path / "disk")
             served.start()
-            with Tiered(program, tier) as engine:
+            with Tiered(program, tier).up() as engine:
                 until(lambda: engine.short([0]) == [RIGHT], "what was sent", 10.0)
                 engine.store([10])
                 s3.fault = "hang"
@@ -242,7 +242,7 @@ def test_a_store_that_is_slow_or_dead_costs_its_own_blocks(
 def test_a_daemon_that_hangs_or_is_not_there_costs_misses(
     program: Program, served: Served, tmp_path: Path
 ) -> None:
-    with Tiered(program, ours(served.socket, load_s=0.3, store_s=0.3)) as engine:
+    with Tiered(program, ours(served.socket, load_s=0.3, store_s=0.3)).up() as engine:
         engine.store([1, 2])
         served.send(signal.SIGSTOP)
         try:

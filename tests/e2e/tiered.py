@@ -97,6 +97,11 @@ class Tiered:
         order = {"tier": dict(tier), "chunks": CHUNKS, "bytes": BLOCK, **more}
         program.order(self.name, "open", **order)
 
+    def up(self, patience_s: float = 20.0) -> Tiered:
+        """Waits for kvbm's daemon; the engine has nothing to do meanwhile."""
+        self.program.order(self.name, "up", patience_s=patience_s)
+        return self
+
     def store(self, blocks: Iterable[int]) -> None:
         self.program.order(self.name, "store", blocks=list(blocks))
 

@@ -140,6 +140,17 @@ class Engine:
         self.manager.complete_load([key(block)], context)
         return is_right
 
+    def up(self, patience_s: float) -> dict[str, Any]:
+        """Waits for the daemon, without a step; of the requests only the first looks for it."""
+        if not self.requests:
+            context = self.begin()
+            self.manager.on_request_finished(context)
+        end = time.monotonic() + patience_s
+        while not self.manager.secondary_tiers[0].connected:
+            assert time.monotonic() < end, "no daemon"
+            time.sleep(0.005)
+        return {}
+
     def idle(self, steps: int) -> dict[str, Any]:
         """Seconds per step: a request that asks for 8 blocks in it, and nothing else."""
         began = time.perf_counter()

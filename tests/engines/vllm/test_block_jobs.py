@@ -23,6 +23,7 @@ class Fake:
         self.done: list[Done] = []
         self.touched: list[list[bytes]] = []
         self.refuses = False
+        self.connected = True
         self.tier = DISK
 
     def lookup(self, names: list[bytes]) -> bytes:
@@ -121,7 +122,11 @@ def test_what_failed_is_a_miss_until_it_is_stored_again_or_a_while_has_passed() 
     fake.end(3)
     work.finished(200.0)
     assert work.lookup(name(1), 200.0) == DISK
-    assert work.figures.failed == 2
+    work.load(4, names(1), [0], 200.0)
+    fake.end(4, b"\x15")  # The daemon is gone: not this block's fault.
+    work.finished(200.0)
+    assert work.lookup(name(1), 200.0) == DISK
+    assert work.figures.failed == 3
 
 
 def test_what_is_remembered_of_failures_is_bounded() -> None:
@@ -161,6 +166,18 @@ def test_without_a_daemon_every_job_ends_at_once() -> None:
     assert not work.under_way
     fake.tier = 255
     assert work.lookup(name(3), 0.0) == 0
+
+
+def test_a_daemon_that_left_is_not_asked_again_in_a_step() -> None:
+    fake = Fake()
+    work = jobs(fake)
+    assert work.lookup(name(1), 0.0) == DISK
+    fake.connected = False
+    work.finished(0.0)
+    fake.connected = True
+    assert work.lookup(name(1), 0.0) == 0
+    work.finished(0.0)
+    assert work.lookup(name(1), 0.0) == DISK
 
 
 def test_what_policy_refuses_is_no_failure() -> None:
