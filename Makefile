@@ -54,13 +54,14 @@ ifeq ($(E2E),skip)
 	@echo "e2e: skipped, because E2E=skip"
 else
 	$(if $(filter sim,$(E2E_ENGINE)),,@tests/e2e/env.sh all > /dev/null)
-	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/disagg
+	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/disagg -m "not long"
 	$(BIN)/python -m pytest tests/e2e/disagg -m "not long"
 endif
 
-e2e-long: venv  ## prefill and decode engines killed, stopped, left and too late; push mode: half an hour
+e2e-long: venv  ## engines killed, stopped, left and too late; push mode; kvbm: half an hour
 	@tests/e2e/env.sh all > /dev/null
 	$(BIN)/python -m pytest tests/e2e/disagg -m long
+	$(BIN)/python -m pytest tests/e2e/test_kvbm_engine.py -m long
 
 bench: venv  ## the proxies against each other; one JSON line per bench
 	$(BIN)/python tests/bench/relay.py --json -

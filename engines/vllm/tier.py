@@ -30,6 +30,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from engines.vllm.block_jobs import BlockJobs
 from engines.vllm.kv_namespace import KvFormat, LayerGroup, Topology, probe
 from engines.vllm.tier_options import TierOptions
+from engines.vllm.weights import weights_of
 from native import _core
 
 if TYPE_CHECKING:
@@ -246,6 +247,6 @@ def kv_format(spec: OffloadingSpec, row: int, options: TierOptions) -> KvFormat:
         layout=config.kv_cache_layout or "",
         canonical=canonical,
         replicated=config.replicated_layout,
-        weights=options.weights,
+        weights=options.weights or weights_of(config.model.name),
         salt=options.salt,
     )
