@@ -58,8 +58,8 @@ class _Job:
 
 @dataclass(slots=True)
 class Figures:
-    """`shed`: blocks whose store was not begun, of those because too many were under way;
-    `failed`: blocks that were promised and did not come."""
+    """Blocks since the start. `shed`: their store was not begun; `failed`: they were promised and
+    did not come."""
 
     stored: int = 0
     loaded: int = 0

@@ -14,20 +14,25 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+    OffloadingConnectorStats,
+)
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,
     Medium,
+    OffloadingCounterMetadata,
     RequestOffloadingContext,
     TierFilter,
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from engines.vllm.block_jobs import BlockJobs
+from engines.vllm.block_jobs import BlockJobs, Figures
 from engines.vllm.kv_namespace import KvFormat, LayerGroup, Topology, probe
 from engines.vllm.tier_options import TierOptions
 from engines.vllm.weights import weights_of
@@ -47,6 +52,13 @@ FIRST_S = 0.05
 LOOK_S = 0.25
 BLOCK_MAX = 64 << 20
 ENGINE_MAX = 256
+# vLLM's /metrics has these beside its own of every tier.
+METRICS = {
+    "stored": "Blocks that kvbm has taken.",
+    "loaded": "Blocks that came from kvbm.",
+    "shed": "Blocks whose store was not begun: no daemon, or too many under way.",
+    "failed": "Blocks that were found and did not come: they are computed.",
+}
 PLACES = {2: (Medium.STORAGE, Locality.LOCAL), 3: (Medium.STORAGE, Locality.REMOTE)}
 
 
@@ -82,6 +94,7 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
         self._region = region(offloading_spec, self._slots * row)
         self._jobs: BlockJobs | None = None
         self._client: _core.KvbmClient | None = None
+        self._shown = Figures()
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="kvbm-keeper", daemon=True)
         self._told: bool | None = None
@@ -189,6 +202,20 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
                 "shared with them; start all with one PYTHONHASHSEED, or with a sha256 hash"
             )
 
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return {metric(name): OffloadingCounterMetadata(said) for name, said in METRICS.items()}
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        if self._jobs is None or self._jobs.figures == self._shown:
+            return None
+        stats, now = OffloadingConnectorStats(), replace(self._jobs.figures)
+        for name in METRICS:
+            if grown := getattr(now, name) - getattr(self._shown, name):
+                stats.increase_counter(metric(name), grown)
+        self._shown = now
+        return stats
+
     def drain_jobs(self) -> None:
         if self._jobs is not None:
             self._jobs.drain()
@@ -199,6 +226,10 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
             self._keeper.join()
             self._jobs.drain(cancel=True)
         self._jobs = self._client = None
+
+
+def metric(name: str) -> str:
+    return f"vllm:kv_offload_kvbm_{name}_blocks"
 
 
 def region(spec: OffloadingSpec, size: int) -> int:

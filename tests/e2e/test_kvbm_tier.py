@@ -57,6 +57,9 @@ def test_blocks_that_left_host_memory_come_back(program: Program, served: Served
         moved = len(blocks) * BLOCK
         assert stats["kv_offload_tiering_read_bytes"] == moved
         assert stats["kv_offload_tiering_write_bytes"] == moved
+        for what in ("stored", "loaded"):
+            assert stats[f"kv_offload_kvbm_{what}_blocks"] == len(blocks)
+        assert "kv_offload_kvbm_loaded_blocks" not in engine.stats()
     with Tiered(program, ours(served.socket)).up() as engine:
         assert engine.short(blocks) == [RIGHT] * len(blocks), "after a restart of the engine"
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -254,6 +257,7 @@ def test_a_daemon_that_hangs_or_is_not_there_costs_misses(
         until(lambda: engine.short([2]) == [RIGHT], "the daemon again", 20.0)
     with Tiered(program, ours(str(tmp_path / "nobody.sock"))) as engine:
         engine.store([1])
+        assert engine.stats()["kv_offload_kvbm_shed_blocks"] == 1
         assert engine.short([1]) == [MISS]
         assert engine.idle(200) < 0.02
 
