@@ -273,3 +273,14 @@ def test_what_cannot_work_is_said_at_the_start(program: Program, tmp_path: Path)
 
 def test_the_cpu_worker_copies_what_it_should(program: Program) -> None:
     program.order("", "copies")
+
+
+def test_the_connector_fills_in_what_vllm_needs(program: Program) -> None:
+    said = engine_config.connector("/s", 5 << 20)["kv_connector_extra_config"]
+    answer = program.order("", "connector", said={**said, "salt": "t", "block_size": 64})
+    extra = answer["extra"]
+    assert (answer["spec"], extra["cpu_bytes_to_use"], extra["block_size"]) == (
+        "KvbmHostSpec", 5 << 20, 64,
+    )  # fmt: skip
+    assert extra["secondary_tiers"] == [ours("/s", salt="t")]
+    assert "vllm:kv_offload_kvbm_failed_blocks" in answer["metrics"]

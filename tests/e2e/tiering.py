@@ -28,7 +28,10 @@ from vllm.v1.kv_offload.base import (
     TierMatcher,
     make_offload_key,
 )
+from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from engines.vllm import connector
 
 END = (LookupResult.HIT, LookupResult.MISS)
 
@@ -186,6 +189,15 @@ def seed(text: str) -> None:
     kv_cache_utils.init_none_hash(sha256_cbor)
 
 
+def filled_in(said: dict[str, Any]) -> dict[str, Any]:
+    """What the connector makes of its options, and what vLLM's factories make of that."""
+    extra = connector.offloading(said)
+    assert connector.offloading(extra) == extra
+    spec = OffloadingSpecFactory.get_spec_cls(extra)
+    metrics = sorted(spec.build_metric_definitions(extra))
+    return {"extra": extra, "spec": spec.__name__, "metrics": metrics}
+
+
 def main() -> None:
     seed("")
     engines: dict[str, Engine] = {}
@@ -206,6 +218,8 @@ def main() -> None:
             elif what == "copies":
                 copies.check_all()
                 answer = {}
+            elif what == "connector":
+                answer = filled_in(order["said"])
             else:
                 answer = getattr(engines[name], what)(**order)
         except (AssertionError, ValueError, TypeError, KeyError) as error:
