@@ -7,9 +7,11 @@ engine's own host memory as the first tier, the daemon's tiers below. What
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from engines.vllm.tier_options import TierOptions
@@ -38,6 +40,12 @@ class KvbmConnector(OffloadingConnector):  # type: ignore[misc]
         # In the API server's process, where no connector was made.
         fill_in(vllm_config)
         return super().build_prom_metrics(vllm_config, *more)
+
+
+# MultiConnector of vLLM 0.32 looks for its parts' statistics by their names alone, and an engine
+# whose part is not found by its name ends with the first statistics.
+with contextlib.suppress(ValueError):  # it is registered already
+    KVConnectorFactory.register_connector("KvbmConnector", __name__, "KvbmConnector")
 
 
 def fill_in(vllm_config: VllmConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,16 +15,17 @@ import pytest
 from e2e import fleet
 from harness.gateway import ROOT, free_ports
 from harness.kvbm_daemon import Served
+from harness.seaweed import BUCKET, Seaweed
 from harness.waiting import until
 
 from engines.vllm.launch import ChildServer
 from engines.vllm.spec import Cpu, EngineSpec, command
+from engines.vllm.transfer import Nixl
 from kvbm import engine_config
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not fleet.VLLM.exists(), reason="no vLLM environment; hint: env.sh"),
-]
+pytestmark = pytest.mark.skipif(
+    fleet.KIND == "sim" or not fleet.VLLM.exists(), reason="needs stock vLLM; hint: env.sh"
+)
 
 MODEL = "tiny"
 WEIGHTS = fleet.CACHE / "tiny-llama"
@@ -47,10 +49,10 @@ class Answer:
 
 
 class Vllm:
-    """One engine at a time, started again by `restart`."""
+    """An engine with kvbm's connector, or `with_nixl`: with NIXL's and kvbm's."""
 
-    def __init__(self, socket: str, folder: Path) -> None:
-        [port] = free_ports(1)
+    def __init__(self, socket: str, folder: Path, *, with_nixl: bool = False) -> None:
+        port, side = free_ports(2)
         transfer = engine_config.connector(socket, HOST)
         spec = EngineSpec(
             model=str(WEIGHTS),
@@ -61,15 +63,28 @@ class Vllm:
             dtype="float32",
             cpu=Cpu(kv_bytes=DEVICE),
             offline=True,
+            nixl=Nixl(port=side, buffer_device="cpu", ucx_tls="tcp,sm,self", ucx_devices="lo")
+            if with_nixl
+            else None,
             executable=str(fleet.VLLM),
         )
         built = command(spec)
+        argv = list(built.argv)
+        if with_nixl:
+            at = argv.index("--kv-transfer-config")
+            nixl = json.loads(argv[at + 1])
+            del argv[at : at + 2]
+            transfer = {
+                "kv_connector": "MultiConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": {"connectors": [nixl, transfer]},
+            }
         built = replace(
             built,
-            argv=(*built.argv, "--kv-transfer-config", json.dumps(transfer)),
+            argv=(*argv, "--kv-transfer-config", json.dumps(transfer)),
             environ=(*built.environ, ("PYTHONPATH", str(ROOT))),
         )
-        log = folder / "engine.log"
+        log = folder / f"engine-{port}.log"
         self.engine = fleet.Engine(
             port, lambda: ChildServer.start(built, f"http://127.0.0.1:{port}", log)
         )
@@ -99,14 +114,20 @@ class Vllm:
         return Answer(said, self.loaded() - before)
 
     def push_out(self) -> None:
-        """Another prompt takes every block of the device and of the host memory."""
-        self.ask(prompt(99, 4000), 1)
+        """Other prompts take every block of the device and of the host memory."""
+        for seed in (98, 99):
+            self.ask(prompt(seed, 4000), 1)
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("kvbm"), DISK) as daemon:
-        yield daemon
+    root = tmp_path_factory.mktemp("kvbm")
+    (root / "key").write_text("any\n")
+    with Seaweed(tmp_path_factory.mktemp("weed")) as weed:
+        keys = "access_key file:key; secret_key file:key;"
+        remote = f"url s3://{BUCKET}/kv; endpoint {weed.url}; {keys} upload all; refresh 1s;"
+        with Served(root, f"{DISK}remote {{ {remote} }}\n") as daemon:
+            yield daemon
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +138,18 @@ def vllm(daemon: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
         yield vllm
     finally:
         vllm.engine.server.stop()
+
+
+def comes_back(vllm: Vllm, tokens: list[int], said: tuple[int, ...]) -> None:
+    """Whole, once the engine has found the daemon again."""
+
+    def loaded() -> bool:
+        vllm.push_out()
+        answer = vllm.ask(tokens)
+        assert answer.tokens == said
+        return answer.loaded == LOADABLE
+
+    until(loaded, "the prompt from kvbm", 30.0)
 
 
 def test_a_prompt_comes_back_after_everything(vllm: Vllm, daemon: Served) -> None:
@@ -136,15 +169,43 @@ def test_a_prompt_comes_back_after_everything(vllm: Vllm, daemon: Served) -> Non
     vllm.push_out()
     assert vllm.ask(tokens) == Answer(cold.tokens, 0), "without the daemon"
     daemon.start()
-    vllm.push_out()
-    again = vllm.ask(tokens)
-    assert again == Answer(cold.tokens, LOADABLE), "after a restart of the daemon"
+    comes_back(vllm, tokens, cold.tokens)
+
+
+def test_another_engine_finds_it_beside_nixl(vllm: Vllm, daemon: Served, tmp_path: Path) -> None:
+    tokens = prompt(1)
+    known = vllm.ask(tokens)
+    other = Vllm(daemon.socket, tmp_path, with_nixl=True)
+    try:
+        other.start()
+        assert other.ask(tokens) == Answer(known.tokens, LOADABLE)
+    finally:
+        other.engine.server.stop()
+
+
+def test_a_lost_disk_comes_back_from_the_object_store(vllm: Vllm, daemon: Served) -> None:
+    tokens = prompt(1)
+    known = vllm.ask(tokens)
+    blocks = daemon.tier("disk")["blocks"]
+    until(lambda: daemon.tier("remote")["sent"] + daemon.tier("remote")["blocks"] >= blocks,
+          "the sends", 60.0)  # fmt: skip
+    daemon.end()
+    shutil.rmtree(daemon.root / "disk")
+    daemon.start()
+    until(lambda: daemon.tier("remote")["blocks"] >= blocks, "what is in the store", 20.0)
+    comes_back(vllm, tokens, known.tokens)
+    assert daemon.tier("remote")["fetched"] >= LOADABLE // BLOCK
 
 
 def test_damaged_blocks_are_computed(vllm: Vllm, daemon: Served) -> None:
     tokens = prompt(2)
     cold = vllm.ask(tokens)
     until(lambda: daemon.tier("disk")["blocks"] >= 2 * LOADABLE // BLOCK, "the stores", 20.0)
+    vllm.push_out()
+    daemon.end()  # Not from the object store either.
+    daemon.file.write_text(daemon.file.read_text().partition("remote {")[0])
+    daemon.start()
+    comes_back(vllm, tokens, cold.tokens)
     vllm.push_out()
     for path in (daemon.root / "disk" / "kvbm-v1").glob("segment-*"):
         with path.open("r+b") as file:
