@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 300
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv build demo test lint cargo-test pytest e2e bench fuzz docs lock clean
+.PHONY: help venv build demo test lint cargo-test pytest e2e e2e-long bench fuzz docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,13 @@ ifeq ($(E2E),skip)
 	@echo "e2e: skipped, because E2E=skip"
 else
 	$(if $(filter sim,$(E2E_ENGINE)),,@tests/e2e/env.sh all > /dev/null)
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/disagg
+	$(BIN)/python -m pytest tests/e2e/disagg -m "not long"
 endif
+
+e2e-long: venv  ## prefill and decode engines killed, stopped, left and too late; push mode: half an hour
+	@tests/e2e/env.sh all > /dev/null
+	$(BIN)/python -m pytest tests/e2e/disagg -m long
 
 bench: venv  ## the proxies against each other; one JSON line per bench
 	$(BIN)/python tests/bench/relay.py --json -
@@ -64,12 +69,15 @@ fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300 each
 	$(BIN)/python tests/fuzz/config.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/request_side.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/reply_side.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/fuzz/kvbm_frames.py --seconds $(FUZZ_SECONDS)
 
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md
 	$(BIN)/python -m gateway.conf.reference --example > examples/full.conf
 	$(BIN)/python -m gateway.reference errors > docs/errors.md
 	$(BIN)/python -m gateway.reference metrics > docs/metrics.md
+	$(BIN)/python -m kvbm.reference directives > docs/kvbm-directives.md
+	$(BIN)/python -m kvbm.reference metrics > docs/kvbm-metrics.md
 
 lock: ## resolve requirements-test.lock anew from pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -133,11 +133,17 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def vllm(daemon: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
     vllm = Vllm(daemon.socket, tmp_path_factory.mktemp("vllm"))
+    before = host_memories()
     try:
         vllm.start()
         yield vllm
     finally:
         vllm.engine.server.stop()
+    assert host_memories() == before, "engines left their host memory behind"
+
+
+def host_memories() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("vllm_offload_*")}
 
 
 def comes_back(vllm: Vllm, tokens: list[int], said: tuple[int, ...]) -> None:
