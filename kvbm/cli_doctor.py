@@ -48,13 +48,9 @@ def _line(finding: doctor.Finding) -> str:
 
 
 def _ways(config: Config | None) -> dict[str, dict[str, object]]:
-    """The options, the one that fits the configuration first."""
+    """The options, the one that fits most first."""
     socket = config.socket if config else "/run/kvbm/kvbm.sock"
-    ways = {
+    return {
         "tiers below vLLM's own host memory": engine_config.tier(socket),
-        "without vLLM's offloading connector, and on CPU": engine_config.connector(socket),
+        "the same by one name; on vLLM's CPU platform, too": engine_config.connector(socket),
     }
-    if config is not None and config.host is not None:
-        shared = engine_config.spec(socket, config.host.size)
-        ways = {"host memory of the daemon, shared by all engines": shared, **ways}
-    return ways

@@ -11,7 +11,6 @@ from typing import Any
 
 TIER = ("KvbmTier", "engines.vllm.tier")
 CONNECTOR = ("KvbmConnector", "engines.vllm.connector")
-SPEC = ("KvbmOffloadingSpec", "engines.vllm.offloading_spec")
 CPU_BYTES = 8 << 30
 
 
@@ -25,21 +24,15 @@ def tier(socket: str, cpu_bytes: int = CPU_BYTES) -> dict[str, Any]:
     )
 
 
-def connector(socket: str) -> dict[str, Any]:
-    """Way 2: a connector of its own, for engines without the offloading connector."""
+def connector(socket: str, cpu_bytes: int = CPU_BYTES) -> dict[str, Any]:
+    """Way 2: the same by one name; on vLLM's CPU platform, too."""
     name, module = CONNECTOR
     return {
         "kv_connector": name,
         "kv_connector_module_path": module,
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"socket": socket},
+        "kv_connector_extra_config": {"cpu_bytes_to_use": cpu_bytes, "socket": socket},
     }
-
-
-def spec(socket: str, cpu_bytes: int) -> dict[str, Any]:
-    """Way 3: the host tier is the daemon's, shared by all engines of the machine."""
-    name, module = SPEC
-    return _offloading(name, spec_module_path=module, cpu_bytes_to_use=cpu_bytes, socket=socket)
 
 
 def _offloading(spec_name: str, **extra: Any) -> dict[str, Any]:

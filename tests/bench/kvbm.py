@@ -9,8 +9,10 @@ Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_
 lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
 socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
 recovery_s_per_million, bytes_per_block, host_vs_memcpy (an engine's block into the arena and out of
-it again, against plain copies of the same bytes), and where `weed` is installed remote_vs_obstore,
-remote_small_vs_obstore (64 KiB) and the speeds behind them.
+it again, against plain copies of the same bytes), where `weed` is installed remote_vs_obstore,
+remote_small_vs_obstore (64 KiB) and the speeds behind them, and where vLLM's environment is
+ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier) and
+tier_absent_us_per_step (a whole step of vLLM's tiering manager that looks 8 blocks up).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import kvbm_tier
 from harness.seaweed import program
 from kvbm_rig import DEPTH, Rig, name
 
@@ -189,6 +192,8 @@ def main() -> None:
             from kvbm_remote import remote
 
             found |= remote(root, options.rounds)
+        if kvbm_tier.is_possible():
+            found |= kvbm_tier.tier(root, options.rounds)
     found = {key: round(value, 3) for key, value in found.items()}
     for key, value in found.items():
         print(f"{key:24} {value:10.3f}", file=sys.stderr)

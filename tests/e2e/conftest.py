@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from e2e import fleet
+from e2e.tiered import Program
 from harness.gateway import Gateway, free_ports
 
 from engines.vllm.spec import KvEvents
@@ -20,6 +21,13 @@ from engines.vllm.spec import KvEvents
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("e2e")
+
+
+@pytest.fixture(scope="session")
+def program() -> Iterator[Program]:
+    """vLLM's tiering manager in a process of its own, for all who drive it."""
+    with Program() as program:
+        yield program
 
 
 @pytest.fixture(scope="session")
