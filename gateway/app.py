@@ -50,7 +50,6 @@ from gateway.upstream import ControlPlane, tls_context
 from native import relay
 from native._core import Index
 
-
 _COLLECTED_RARELY = 50_000, 20, 100
 _COLLECTED_OFTEN = 700, 10, 10  # CPython's own
 
