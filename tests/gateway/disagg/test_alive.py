@@ -17,6 +17,7 @@ from engines.sim.process import SimEngine
 
 PATH = "/v1/completions"
 LEASE_S = 1.0
+LONG_LEASE_S = 5.0  # so long that what is left of it outlasts asking an engine for its state
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def process() -> Iterator[Callable[..., SimEngine]]:
 async def test_a_decode_engine_that_stands_still_past_the_lease_gets_nothing(
     process: Any, gateway: Any, tmp_path: Path, lane: str, stream: bool
 ) -> None:
-    conf = Conf(lane=lane, lease_s=LEASE_S, upstream="on_decode_error fail;")
+    conf = Conf(lane=lane, lease_s=LONG_LEASE_S, upstream="on_decode_error fail;")
     p = process(*disagg.connector("kv_producer", conf))
     d = process(*disagg.connector("kv_consumer", conf))
     gw = await gateway(disagg.text(conf, [p.address], [d.address], admin=tmp_path / "admin.sock"))
