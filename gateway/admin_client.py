@@ -5,12 +5,13 @@ Invariant: everything that can go wrong is one `Failed`, with what was being don
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from gateway.conf import ConfigErrors, read, render_errors
 from gateway.conf.model import Config, Location, Server
@@ -40,12 +41,43 @@ class Failed(Exception):
         self.status = status
 
 
-def asked_for(
-    address: str | None, written: str | None, file: str | None, prefix: str | None
-) -> Admin:
+class Parser(argparse.ArgumentParser):
+    """The options of a companion, those that lead to the admin listener included. A usage mistake
+    is a `Failed`, too.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        raise Failed(message, f"{self.prog} -h lists the options", USAGE)
+
+    def add_admin(self) -> None:
+        """To be called last, so that help shows a companion's own options first."""
+        add = self.add_argument
+        add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
+        add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
+        add(
+            "--admin",
+            metavar="ADDRESS",
+            help="unix:/path or http://HOST:PORT, in place of the file's",
+        )
+        add("--token", metavar="TOKEN", help="file:PATH or env:NAME, in place of the file's")
+
+
+def status_of(work: Callable[[], None]) -> int:
+    """The exit status; what failed is on stderr."""
+    try:
+        work()
+    except Failed as error:
+        print(f"kvgate: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"    hint: {error.hint}", file=sys.stderr)
+        return error.status
+    return 0
+
+
+def asked_for(options: argparse.Namespace) -> Admin:
     """By `--admin` and `--token`, or the configuration file. Raises Failed."""
-    admin = named(address) if address else of_file(file, prefix)
-    return Admin(admin.unix_path, admin.url, token(written)) if written else admin
+    admin = named(options.admin) if options.admin else of_file(options.file, options.prefix)
+    return Admin(admin.unix_path, admin.url, token(options.token)) if options.token else admin
 
 
 def named(address: str) -> Admin:

@@ -7,45 +7,36 @@ only be asked for its token ids. Exit status: 0 done, 1 the gateway refused or c
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from gateway.admin_client import DEFAULT_FILE, USAGE, Failed, asked_for, post
+from gateway.admin_client import USAGE, Failed, Parser, asked_for, post, status_of
 
 TIERS = ("device", "host", "disk", "remote", "predicted")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Failed(message, "kvgate explain -h lists the options", USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
-    try:
-        options = _parser().parse_args(argv)
-        asked = {
-            "request": _request(options.request),
-            "path": options.path,
-            "upstream": options.upstream,
-            "headers": dict(map(_header, options.header)),
-        }
-        asked = {name: value for name, value in asked.items() if value is not None}
-        admin = asked_for(options.admin, options.token, options.file, options.prefix)
-        found = post(admin, "/kvgate/explain", asked)
-        print(json.dumps(found, indent=2) if options.json else text(found))
-    except Failed as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"    hint: {error.hint}", file=sys.stderr)
-        return error.status
-    return 0
+    return status_of(lambda: _run(argv))
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    asked = {
+        "request": _request(options.request),
+        "path": options.path,
+        "upstream": options.upstream,
+        "headers": dict(map(_header, options.header)),
+    }
+    asked = {name: value for name, value in asked.items() if value is not None}
+    admin = asked_for(options)
+    found = post(admin, "/kvgate/explain", asked)
+    print(json.dumps(found, indent=2) if options.json else text(found))
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="kvgate explain",
         description="Says where a running gateway would send a request, and why.",
         allow_abbrev=False,
@@ -57,10 +48,7 @@ def _parser() -> _Parser:
     add("-H", metavar="NAME:VALUE", dest="header", action="append", default=[],
         help="a policy header, such as X-KVGate-Session: a")  # fmt: skip
     add("--json", action="store_true", help="print the whole document")
-    add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
-    add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
-    add("--admin", metavar="ADDRESS", help="unix:/path or http://HOST:PORT, in place of the file's")
-    add("--token", metavar="TOKEN", help="file:PATH or env:NAME, in place of the file's")
+    parser.add_admin()
     return parser
 
 

@@ -6,46 +6,36 @@ Exit status: 0 done, 1 the gateway refused or could not be reached, 2 wrong usag
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from gateway.admin_client import DEFAULT_FILE, USAGE, Failed, asked_for, get, post
+from gateway.admin_client import USAGE, Failed, Parser, asked_for, get, post, status_of
 
 ROLES = ("prefill", "decode", "both")
 PATH = "/kvgate/roles"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Failed(message, "kvgate roles -h lists the options", USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
-    try:
-        options = _parser().parse_args(argv)
-        words = (options.name, options.server, options.role)
-        if any(words) and not all(words):
-            raise Failed("a move is NAME SERVER ROLE", "none of them: all roles are shown", USAGE)
-        admin = asked_for(options.admin, options.token, options.file, options.prefix)
-        if options.role:
-            body = {"upstream": options.name, "server": options.server, "role": options.role}
-            found = post(admin, PATH, body)
-        else:
-            found = get(admin, PATH)
-        print(json.dumps(found, indent=2) if options.json else text(found))
-    except Failed as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"    hint: {error.hint}", file=sys.stderr)
-        return error.status
-    return 0
+    return status_of(lambda: _run(argv))
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    words = (options.name, options.server, options.role)
+    if any(words) and not all(words):
+        raise Failed("a move is NAME SERVER ROLE", "none of them: all roles are shown", USAGE)
+    admin = asked_for(options)
+    if options.role:
+        body = {"upstream": options.name, "server": options.server, "role": options.role}
+        found = post(admin, PATH, body)
+    else:
+        found = get(admin, PATH)
+    print(json.dumps(found, indent=2) if options.json else text(found))
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="kvgate roles",
         description="Shows which engines prefill, answer, or do both; or moves one of them.",
         allow_abbrev=False,
@@ -55,10 +45,7 @@ def _parser() -> _Parser:
     add("server", metavar="SERVER", nargs="?", help="an engine that was declared role=both")
     add("role", metavar="ROLE", nargs="?", choices=ROLES, help=", ".join(ROLES))
     add("--json", action="store_true", help="print JSON")
-    add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
-    add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
-    add("--admin", metavar="ADDRESS", help="unix:/path or http://HOST:PORT, in place of the file's")
-    add("--token", metavar="TOKEN", help="file:PATH or env:NAME, in place of the file's")
+    parser.add_admin()
     return parser
 
 

@@ -8,12 +8,10 @@ One call of the admin listener, `POST /kvgate/upstreams/NAME/servers` with a JSO
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 from urllib.parse import quote
 
-from gateway.admin_client import DEFAULT_FILE, USAGE, Failed, asked_for, post
+from gateway.admin_client import USAGE, Failed, Parser, asked_for, post, status_of
 from gateway.conf import ConfigErrors
 from gateway.conf.engine_line import engine_line
 
@@ -26,30 +24,22 @@ ACTIONS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Failed(message, "kvgate upstream -h lists the options", USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
-    try:
-        options = _parser().parse_args(argv)
-        params = parameters(options.action, options.server, options.params)
-        admin = asked_for(options.admin, options.token, options.file, options.prefix)
-        body = {"action": options.action, "server": options.server, "params": params}
-        post(admin, f"/kvgate/upstreams/{quote(options.name, safe='')}/servers", body)
-        print(f"{options.name} {options.server}: {options.action}")
-    except Failed as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"    hint: {error.hint}", file=sys.stderr)
-        return error.status
-    return 0
+    return status_of(lambda: _run(argv))
 
 
-def _parser() -> _Parser:
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    params = parameters(options.action, options.server, options.params)
+    admin = asked_for(options)
+    body = {"action": options.action, "server": options.server, "params": params}
+    post(admin, f"/kvgate/upstreams/{quote(options.name, safe='')}/servers", body)
+    print(f"{options.name} {options.server}: {options.action}")
+
+
+def _parser() -> Parser:
     actions = "\n".join(f"  {word:<8}{doc}" for word, doc in ACTIONS.items())
-    parser = _Parser(
+    parser = Parser(
         prog="kvgate upstream",
         description="Changes the engines of a running gateway; its file is not written.",
         epilog=f"actions:\n{actions}",
@@ -61,10 +51,7 @@ def _parser() -> _Parser:
     add("name", metavar="NAME", help="the upstream")
     add("server", metavar="SERVER", help="the engine, as on its server line, or ADDRESS#RANK")
     add("params", metavar="PARAM", nargs="*", help="as on a server line, for add: weight=2 backup")
-    add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
-    add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
-    add("--admin", metavar="ADDRESS", help="unix:/path or http://HOST:PORT, in place of the file's")
-    add("--token", metavar="TOKEN", help="file:PATH or env:NAME, in place of the file's")
+    parser.add_admin()
     return parser
 
 
