@@ -45,7 +45,7 @@ SIGNALS = (
 
 
 class Master:
-    def __init__(self, config: Config, reread: Callable[[], Loaded]) -> None:
+    def __init__(self, config: Config, reread: Callable[[], Loaded[Config]]) -> None:
         self.reread = reread
         self.memory = Memory(slots_for(config.worker_processes))
         self.children = Children(self.memory)
@@ -277,7 +277,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def run(config: Config, reread: Callable[[], Loaded]) -> int:
+def run(config: Config, reread: Callable[[], Loaded[Config]]) -> int:
     """Serves until a signal ends it; the exit status (0 ended, 1 failed, 3 cannot bind)."""
     try:
         open_error_log(config.error_log, config.error_level)

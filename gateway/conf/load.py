@@ -5,8 +5,9 @@ raised.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from gateway.conf.check import Check
 from gateway.conf.declared import declared
@@ -23,13 +24,14 @@ from gateway.conf.spec import Table
 from gateway.conf.variables import Known
 
 GLOBALS_NAME = "-g"
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Generic[C]):
     """`sources`: every file as read, in the order of reading. `warnings` have places."""
 
-    config: Config
+    config: C
     sources: tuple[Source, ...]
     warnings: tuple[ConfigError, ...]
 
@@ -50,41 +52,60 @@ def load_text(
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration of a text; includes are looked up beside `name`. Raises ConfigErrors."""
-    report = Report()
-    files = FileSet(os.path.dirname(name), report)
-    return _run(Source(name, text), None, files, prefix, environment).config
+    return LANGUAGE.of_text(text, name, prefix, environment).config
 
 
-def read(path: str, prefix: str | None = None, globals: str | None = None) -> Loaded:
+def read(path: str, prefix: str | None = None, globals: str | None = None) -> Loaded[Config]:
     """Like `load`, with the sources and the warnings."""
-    report = Report()
-    files = FileSet(os.path.dirname(path), report)
-    main = files.main(path)
-    if main is None:
-        raise ConfigErrors(report.all())
-    return _run(main, globals, files, prefix, None)
+    return LANGUAGE.of_file(path, prefix, globals)
 
 
-def _run(
-    main: Source,
-    globals: str | None,
-    files: FileSet,
-    prefix: str | None,
-    environment: Mapping[str, str] | None,
-) -> Loaded:
-    report = files.report
-    root, known = tree(main, globals, files, TABLE)
-    setting = Setting(
-        report=report,
-        prefix=files.directory if prefix is None else prefix,
-        directory=files.directory,
-        environment=os.environ if environment is None else environment,
-        known=known,
-    )
-    config = resolve(root, main.name, setting)
-    if report.failed:
-        raise ConfigErrors(report.all())
-    return Loaded(config, tuple(files.sources), report.all())
+@dataclass(frozen=True, slots=True)
+class Language(Generic[C]):
+    """A table of directives, and what makes a configuration of a checked tree."""
+
+    table: Table
+    resolve: Callable[[Node, str, Setting], C]
+
+    def of_file(self, path: str, prefix: str | None, globals: str | None = None) -> Loaded[C]:
+        """Raises ConfigErrors."""
+        files = FileSet(os.path.dirname(path), Report())
+        main = files.main(path)
+        if main is None:
+            raise ConfigErrors(files.report.all())
+        return self._run(main, files, prefix, globals=globals)
+
+    def of_text(
+        self, text: str, name: str, prefix: str | None, environment: Mapping[str, str] | None
+    ) -> Loaded[C]:
+        """Raises ConfigErrors."""
+        files = FileSet(os.path.dirname(name), Report())
+        return self._run(Source(name, text), files, prefix, environment)
+
+    def _run(
+        self,
+        main: Source,
+        files: FileSet,
+        prefix: str | None,
+        environment: Mapping[str, str] | None = None,
+        globals: str | None = None,
+    ) -> Loaded[C]:
+        report = files.report
+        root, known = tree(main, globals, files, self.table)
+        setting = Setting(
+            report=report,
+            prefix=files.directory if prefix is None else prefix,
+            directory=files.directory,
+            environment=os.environ if environment is None else environment,
+            known=known,
+        )
+        config = self.resolve(root, main.name, setting)
+        if report.failed:
+            raise ConfigErrors(report.all())
+        return Loaded(config, tuple(files.sources), report.all())
+
+
+LANGUAGE = Language(TABLE, resolve)
 
 
 def tree(main: Source, globals: str | None, files: FileSet, table: Table) -> tuple[Node, Known]:

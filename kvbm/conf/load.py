@@ -4,27 +4,16 @@ raised.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from gateway.conf.errors import ConfigError, ConfigErrors, Report
-from gateway.conf.files import FileSet
-from gateway.conf.load import tree
-from gateway.conf.setting import Setting
-from gateway.conf.sources import Source
+from gateway.conf.load import Language
+from gateway.conf.load import Loaded as LoadedOf
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Config
 from kvbm.conf.resolve import resolve
 
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """`sources`: every file as read, in the order of reading. `warnings` have places."""
-
-    config: Config
-    sources: tuple[Source, ...]
-    warnings: tuple[ConfigError, ...]
+LANGUAGE = Language(TABLE, resolve)
+Loaded = LoadedOf[Config]
 
 
 def load(path: str, prefix: str | None = None) -> Config:
@@ -42,32 +31,9 @@ def load_text(
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration of a text; includes are looked up beside `name`. Raises ConfigErrors."""
-    files = FileSet(os.path.dirname(name), Report())
-    return _run(Source(name, text), files, prefix, environment).config
+    return LANGUAGE.of_text(text, name, prefix, environment).config
 
 
 def read(path: str, prefix: str | None = None) -> Loaded:
     """Like `load`, with the sources and the warnings."""
-    files = FileSet(os.path.dirname(path), Report())
-    main = files.main(path)
-    if main is None:
-        raise ConfigErrors(files.report.all())
-    return _run(main, files, prefix, None)
-
-
-def _run(
-    main: Source, files: FileSet, prefix: str | None, environment: Mapping[str, str] | None
-) -> Loaded:
-    report = files.report
-    root, known = tree(main, None, files, TABLE)
-    setting = Setting(
-        report=report,
-        prefix=files.directory if prefix is None else prefix,
-        directory=files.directory,
-        environment=os.environ if environment is None else environment,
-        known=known,
-    )
-    config = resolve(root, main.name, setting)
-    if report.failed:
-        raise ConfigErrors(report.all())
-    return Loaded(config, tuple(files.sources), report.all())
+    return LANGUAGE.of_file(path, prefix)
