@@ -4,26 +4,19 @@ never another site's page.
 
 from __future__ import annotations
 
-import hmac
-
 from starlette.requests import Request
 
 from gateway import errors
+from gateway.callers import FOREIGN, has_token, is_foreign
 
 CLIENT = "kvgate.client"  # the relay's connection, in a scope's extensions
 
 
 def admin_refusal(request: Request, token: str) -> errors.GatewayError | None:
     """Why an admin request is not served, or None. Pure but for the request."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return errors.Forbidden(what="admin endpoints are not for other sites' pages")
+    if is_foreign(request.headers):
+        return errors.Forbidden(what=FOREIGN)
     client = request.scope.get("extensions", {}).get(CLIENT)
     if client is not None and client.listener.unix_path:
         return None
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if token and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
-        return None
-    return errors.Unauthorized()
+    return None if has_token(request.headers, token) else errors.Unauthorized()

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.events import Key, Subscriber
 from gateway.feed import Wanted
 from gateway.ledger import place
-from gateway.logs import NOTICE, log
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 from gateway.sources import Found, written
 from gateway.trust import BLIND, CONTRADICTS, EXACT, HEALING, NOT_ASKED, STATES, Standing, Trust
 

@@ -21,7 +21,8 @@ from gateway.conf.model import Config
 from gateway.facts import Facts
 from gateway.identity import entrust_logs
 from gateway.ledger import Key
-from gateway.logs import NOTICE, log, open_error_log
+from gateway.log_lines import NOTICE
+from gateway.logs import log, open_error_log
 from gateway.orders import Address, Answer, Apply, Ask, News, Responses, Sockets, State
 from gateway.sources import Found
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 
 from gateway.channel import Broken, Channel
-from gateway.logs import NOTICE, log
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 from gateway.memory import MONITOR_SLOT, Memory
 from gateway.orders import Process
 from gateway.worker import FOR_THE_LOOP, Post, Run

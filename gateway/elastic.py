@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from gateway import roles
 from gateway.errors import BadRequest
-from gateway.logs import NOTICE, log
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 from gateway.planner.roles import Move, Roles, Wanted
 from native._core import Fit, Scorer
 
 if TYPE_CHECKING:
-    from gateway.engines import EngineTable, Group, Team
+    from gateway.engines import EngineTable, Group
     from gateway.ledger import Ledger
+    from gateway.team import Team
 
 LOOK_S = 1.0
 FADE_S = 40.0  # of the rate, as of the load

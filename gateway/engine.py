@@ -16,7 +16,7 @@ from gateway.trust import Trust
 from native.relay import Pool
 
 if TYPE_CHECKING:
-    from gateway.engines import Team
+    from gateway.team import Team
 
 TLS_POOLS_MAX = 64  # kinds of TLS connections to one engine
 

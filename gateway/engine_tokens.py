@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.logs import NOTICE, log
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 from gateway.upstream import ControlPlane, Unreachable
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from gateway.decisions import Decisions
     from gateway.engine import Engine
-    from gateway.engines import EngineTable, Group, Team
+    from gateway.engines import EngineTable, Group
     from gateway.models import Models
+    from gateway.team import Team
     from gateway.tokens import TokenSources
 
 Document = dict[str, Any]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from gateway import errors
 from gateway.addresses import REMEMBERED_MAX, packed
 from gateway.conf.model import Config, Limits, LimitZone, Template
-from gateway.logs import LEVELS, log
+from gateway.log_lines import LEVELS
+from gateway.logs import log
 from gateway.variables import Maps, compile_key
 from native._core import Conns, Limiter, Rates
 

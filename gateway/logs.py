@@ -13,48 +13,21 @@ import os
 import queue
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Container
 from typing import TextIO
 
 from gateway.detached import Detached
+from gateway.log_lines import LEVELS, OneLine
 from native.relay import LogBuffer
 
 FLUSH_BYTES = 64 << 10  # a buffer of this size goes to the writer at once
 FLUSH_S = 1.0  # and a smaller one after so long
 PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped and counted
 
-NOTICE = 25
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": NOTICE,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-    "crit": logging.CRITICAL,
-    "alert": logging.CRITICAL + 5,
-    "emerg": logging.CRITICAL + 10,
-}
-_NAMES = {number: name for name, number in LEVELS.items()}
-
 _STDERR = ("", "stderr")
 
 log = logging.getLogger("kvgate")
-
-
-class _OneLine(logging.Formatter):
-    """`2026/01/31 12:00:00 [error] 4711#0: message`, as nginx; further lines are folded into the
-    first.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
-        level = _NAMES.get(record.levelno, record.levelname.lower())
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return f"{stamp} [{level}] {record.process}#0: " + text.rstrip("\n").replace("\n", "\\n ")
 
 
 def _stderr() -> TextIO:
@@ -67,7 +40,7 @@ def _handler(path: str, stderr: TextIO) -> logging.Handler:
         made = logging.StreamHandler(stderr)
     else:
         made = logging.handlers.WatchedFileHandler(path)
-    made.setFormatter(_OneLine())
+    made.setFormatter(OneLine())
     return made
 
 

@@ -27,7 +27,8 @@ from gateway.children import Child, Children
 from gateway.conf.load import Loaded
 from gateway.conf.model import Config
 from gateway.identity import entrust_logs
-from gateway.logs import NOTICE, close_error_log, log, open_error_log
+from gateway.log_lines import NOTICE
+from gateway.logs import close_error_log, log, open_error_log
 from gateway.memory import Memory, slots_for
 from gateway.orders import Leave, Reopen
 from gateway.sockets import ListenError, Sockets

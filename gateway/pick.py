@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from gateway.context import Context
     from gateway.engine import Engine
-    from gateway.engines import Group, Team
+    from gateway.engines import Group
     from gateway.routed import Routed
+    from gateway.team import Team
     from native._core import Choice
 
 

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway.logs import NOTICE, log
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 
 if TYPE_CHECKING:
     from gateway.conf.model_kv import TokenizerSource

@@ -20,7 +20,8 @@ from gateway.channel import Channel
 from gateway.conf.model import Config
 from gateway.identity import become
 from gateway.link import Link
-from gateway.logs import NOTICE, log, open_error_log
+from gateway.log_lines import NOTICE
+from gateway.logs import log, open_error_log
 from gateway.memory import Memory
 from gateway.orders import Address, Answer, Apply, Leave, News, Reopen, Responses, State
 

@@ -4,12 +4,13 @@ site's page.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+
+from gateway.callers import FOREIGN, has_token, is_foreign
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -19,14 +20,9 @@ def refusal(request: Request, is_local: bool, token: str) -> tuple[int, str] | N
     """Status and reason why a request is not served, or None. `is_local`: it came over the unix
     socket. Pure but for the request.
     """
-    origin = request.headers.get("origin")
-    foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host")
-    if foreign or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return 403, "admin endpoints are not for other sites' pages"
-    if is_local:
-        return None
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if token and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode()):
+    if is_foreign(request.headers):
+        return 403, FOREIGN
+    if is_local or has_token(request.headers, token):
         return None
     return 401, "the admin token is missing or wrong; hint: Authorization: Bearer TOKEN"
 

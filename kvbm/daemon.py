@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.conf.errors import ConfigErrors, one_line
+from gateway.log_lines import NOTICE
 from kvbm.access import App, Guard
 from kvbm.admin import Subject, application, metrics_application
 from kvbm.conf.load import Loaded
 from kvbm.conf.model import Address, Config
 from kvbm.listen import Server, listen, make_directory, server
-from kvbm.logs import NOTICE, log, open_log
+from kvbm.logs import log, open_log
 from kvbm.metrics import registry
 from kvbm.publisher import Publisher
 from kvbm.reload import changes

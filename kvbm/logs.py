@@ -10,33 +10,10 @@ import logging.handlers
 import sys
 import time
 
+from gateway.log_lines import LEVELS, OneLine
+
 REPEAT_S = 10.0
-NOTICE = 25
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": NOTICE,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-    "crit": logging.CRITICAL,
-    "alert": logging.CRITICAL + 5,
-    "emerg": logging.CRITICAL + 10,
-}
-_NAMES = {number: name for name, number in LEVELS.items()}
-
 log = logging.getLogger("kvbm")
-
-
-class _OneLine(logging.Formatter):
-    """`2026/01/31 12:00:00 [error] 4711#0: message`; further lines are folded into the first."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
-        level = _NAMES.get(record.levelno, record.levelname.lower())
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return f"{stamp} [{level}] {record.process}#0: " + text.rstrip("\n").replace("\n", "\\n ")
 
 
 def open_log(path: str, level: str) -> None:
@@ -49,7 +26,7 @@ def open_log(path: str, level: str) -> None:
         made = logging.StreamHandler(sys.stderr)
     else:
         made = logging.handlers.WatchedFileHandler(path)
-    made.setFormatter(_OneLine())
+    made.setFormatter(OneLine())
     for old in log.handlers[:]:
         log.removeHandler(old)
         old.close()

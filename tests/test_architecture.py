@@ -18,7 +18,7 @@ OURS = ("gateway", "native", "engines", "kvbm")
 ARROWS = {
     "native": (),
     "engines": ("native",),
-    "kvbm": ("native", "gateway.conf"),
+    "kvbm": ("native", "gateway.conf", "gateway.callers", "gateway.log_lines"),
     "gateway": ("native", "engines"),
     "gateway.conf": (),
 }
@@ -30,7 +30,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 RANKS = (
     ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
      "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
-     "transfer"),
+     "transfer", "callers", "log_lines"),
     ("refusals", "sequence"),
     ("errors",),
     ("logs", "marks", "ledger", "channel", "feed"),
@@ -46,6 +46,7 @@ RANKS = (
     ("made", "limits", "policy", "secure"),
     ("orders", "memory", "reload", "upstreams", "acceptor", "identity"),
     ("engine",),
+    ("team",),
     ("engines", "catalog", "sockets", "handover", "link"),
     (
         "plan", "turn", "returned", "health", "discovery", "models", "metrics", "status", "tls",
@@ -89,7 +90,7 @@ KVBM_RANKS = (
 PURE = (
     "route", "pick", "sites", "paths", "marks", "retry", "catalog", "forms", "maps", "access",
     "relay_faults", "policy", "reload", "upstreams", "sequence", "pending", "fingerprints",
-    "sources", "trust", "transfer", "pairs",
+    "sources", "trust", "transfer", "pairs", "callers",
 )  # fmt: skip
 IMPURE_IMPORTS = {"asyncio", "time", "random", "socket", "os", "httpx", "threading", "datetime"}
 

@@ -15,8 +15,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from gateway.log_lines import NOTICE
 from kvbm.conf.model import Remote
-from kvbm.logs import NOTICE, Seldom, log
+from kvbm.logs import Seldom, log
 from kvbm.remote import StoreError, layout
 from kvbm.remote.breaker import Breaker
 from kvbm.remote.room import Room

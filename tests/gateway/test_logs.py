@@ -11,7 +11,8 @@ import pytest
 from harness import waiting
 
 from gateway import logs
-from gateway.logs import NOTICE, Sink, Writer, log, open_error_log
+from gateway.log_lines import NOTICE
+from gateway.logs import Sink, Writer, log, open_error_log
 
 
 @pytest.fixture
