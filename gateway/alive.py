@@ -15,7 +15,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway.legs import dress
+from gateway.legs import Kept, dress
 from gateway.transfer import margin
 from native.relay import Nobody
 
@@ -29,7 +29,7 @@ HEALTH = b"/health"
 REPLY_MAX = 64 << 10
 
 
-class Watch:
+class Watch(Kept):
     """Over one leg that carries parameters, until `stop`."""
 
     __slots__ = ("_ctx", "_engine", "_leg", "_margin_s", "_timer")
@@ -59,12 +59,6 @@ class Watch:
         leg.start()
 
     # ---- what the relay calls, of the question ----
-
-    def leg_head(self, leg: Leg) -> bool:
-        return True
-
-    def leg_first(self, leg: Leg) -> None:
-        """Not asked for."""
 
     def leg_done(self, leg: Leg) -> None:
         """Any answer will do; it took the other request, too."""

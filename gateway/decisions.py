@@ -76,8 +76,7 @@ class Decisions:
         else:  # counted in since its prefill was asked for elsewhere
             kv.ticket.sent(now)
         kv.trust = self._trust.state(engine)[0] if kv.prompt.exact else "approximate"
-        if self._index is not None and engine.index_slot >= 0:
-            kv.prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+        kv.prediction = self._expected(kv, engine, now)
 
     def first(self, ctx: Context) -> None:
         """The first output of a reply."""
@@ -86,48 +85,34 @@ class Decisions:
             return
         if leg.sse:  # another reply's first byte comes after its last token
             kv.ticket.first(monotonic())
-        if engine.index_slot < 0 or leg.status != 200 or kv.prompt is None:
-            return
-        if self._index is None:
-            return
-        if not kv.prompt.exact or self._trust.assumes(engine):
-            holds = engine.capacity_tokens or engine.team.kv_tokens
-            self._index.assume(engine.index_slot, kv.prompt, holds)
+        if leg.status == 200:
+            self._computed(kv, engine)
 
     def prefill_sent(self, kv: Routed, engine: Engine) -> Charge:
         """A leg is about to start that only computes the prompt; who will answer expects it."""
         now = monotonic()
         assert kv.prefill is not None and kv.prompt is not None and kv.choice is not None
         kv.ticket = kv.choice.start(now)
-        prediction = -1
-        if self._index is not None and engine.index_slot >= 0:
-            prediction = self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
-        return Charge(engine, kv.prefill.start(now), prediction)
+        return Charge(engine, kv.prefill.start(now), self._expected(kv, engine, now))
 
     def prefill_over(self, kv: Routed, charge: Charge, done: bool) -> None:
         """It has ended; `done`: the prompt is computed."""
         now, engine = monotonic(), charge.engine
+        self._settle(charge.prediction, now)
         if done:
             charge.ticket.first(now)
-        charge.ticket.end(now, 1 if done else None)
-        if not done:
+            charge.ticket.end(now, 1)
+            self._computed(kv, engine)
+        else:
+            charge.ticket.end(now, None)
             kv.over(now, -1)
-        if self._index is None:
-            return
-        if charge.prediction >= 0:
-            self._index.settle(charge.prediction, now + SETTLE_S)
-        prompt = kv.prompt if done and engine.index_slot >= 0 else None
-        if prompt is not None and (not prompt.exact or self._trust.assumes(engine)):
-            holds = engine.capacity_tokens or engine.team.kv_tokens
-            self._index.assume(engine.index_slot, prompt, holds)
 
     def over(self, kv: Routed, tokens: int) -> None:
         """A leg has ended; `tokens` of its answer, -1 = not known."""
         now = monotonic()
         kv.over(now, tokens)
-        if self._index is not None and kv.prediction >= 0:
-            self._index.settle(kv.prediction, now + SETTLE_S)
-            kv.prediction = -1
+        self._settle(kv.prediction, now)
+        kv.prediction = -1
 
     def ended(self, ctx: Context) -> None:
         """A request has ended."""
@@ -153,3 +138,25 @@ class Decisions:
             wrong = self._trust.observe(engine, kv.matched, cached, monotonic())
             if wrong and kv.source == "local":
                 kv.tokens.suspect(engine)
+
+    # ---- the index, where there is one ----
+
+    def _expected(self, kv: Routed, engine: Engine, now: float) -> int:
+        """A prompt is on its way there: the prediction's number, -1 = none."""
+        if self._index is None or engine.index_slot < 0:
+            return -1
+        assert kv.prompt is not None
+        return self._index.predict(engine.index_slot, kv.prompt, now, SIBLINGS_S)
+
+    def _computed(self, kv: Routed, engine: Engine) -> None:
+        """A prompt lies there; where no events tell of it, that is believed."""
+        prompt = kv.prompt
+        if self._index is None or engine.index_slot < 0 or prompt is None:
+            return
+        if not prompt.exact or self._trust.assumes(engine):
+            holds = engine.capacity_tokens or engine.team.kv_tokens
+            self._index.assume(engine.index_slot, prompt, holds)
+
+    def _settle(self, prediction: int, now: float) -> None:
+        if self._index is not None and prediction >= 0:
+            self._index.settle(prediction, now + SETTLE_S)

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 RANK = b"x-data-parallel-rank"
 
 
+class Kept:
+    """Owner of legs whose replies are kept, whatever their status: nothing reaches a client."""
+
+    __slots__ = ()
+
+    def leg_head(self, leg: Leg) -> bool:
+        return True
+
+    def leg_first(self, leg: Leg) -> None:
+        """Not asked for."""
+
+
 def dress(
     ctx: Context, engine: Engine, leg_id: str, owner: object, sink: Sink | None = None
 ) -> Leg:

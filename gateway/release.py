@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway import decode
-from gateway.legs import dress
+from gateway.legs import Kept, dress
 from gateway.logs import log
 from native.relay import Nobody
 
@@ -27,7 +27,7 @@ RELEASE_S = 0.15
 REPLY_MAX = 1 << 20
 
 
-class _Delivery:
+class _Delivery(Kept):
     """Owner of the leg."""
 
     __slots__ = ("_counts", "_transfer")
@@ -35,12 +35,6 @@ class _Delivery:
     def __init__(self, transfer: Transfer, counts: DisaggCounts) -> None:
         self._transfer = transfer
         self._counts = counts
-
-    def leg_head(self, leg: Leg) -> bool:
-        return True
-
-    def leg_first(self, leg: Leg) -> None:
-        """Not asked for."""
 
     def leg_done(self, leg: Leg) -> None:
         """It ends by its time, or by an engine that has no more to say."""

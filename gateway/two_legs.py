@@ -18,6 +18,7 @@ from engines.vllm import handoff
 from gateway import policy, prefill
 from gateway.errors import BadReply, InternalError
 from gateway.fetch import LOST, Fetching
+from gateway.legs import Kept
 from gateway.logs import log
 from gateway.pairs import ANY
 from gateway.transfer import Transfer
@@ -47,7 +48,7 @@ class Owner(Protocol):
     def abandon(self) -> None: ...
 
 
-class TwoLegs(Fetching):
+class TwoLegs(Fetching, Kept):
     __slots__ = (
         "_charge", "_failures", "_owner", "_redoes", "decode", "leg", "leg_id",
     )  # fmt: skip
@@ -93,13 +94,6 @@ class TwoLegs(Fetching):
         return leg
 
     # ---- what the relay calls, of prefill legs ----
-
-    def leg_head(self, leg: Leg) -> bool:
-        """Every reply is kept, whatever its status."""
-        return True
-
-    def leg_first(self, leg: Leg) -> None:
-        """Not asked for."""
 
     def leg_done(self, leg: Leg) -> None:
         """Exactly once per leg."""
