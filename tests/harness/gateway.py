@@ -15,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness import waiting
 from harness.client import Client
@@ -132,6 +134,28 @@ class Gateway:
         data = json.loads(body)
         assert isinstance(data, dict)
         return data
+
+    def wait_each(self, holds: Callable[[Any], bool], what: str, timeout_s: float = 20.0) -> None:
+        """Until every worker, by itself, has shown a status for which `holds` is true.
+
+        A connection goes to whichever worker takes it, so that any number of good answers may
+        all be of one: each has to be heard.
+        """
+        good: set[int] = set()
+
+        def all_good() -> bool:
+            try:
+                document: Any = self.status()
+            except (OSError, AssertionError, ValueError):
+                return False  # the one that answered has just died
+            (good.add if holds(document) else good.discard)(document["pid"])
+            return good >= {
+                process["pid"]
+                for process in document["processes"]
+                if process["kind"] == "worker" and process["state"] in ("starting", "serving")
+            }
+
+        waiting.until(all_good, f"{what}, in every worker", timeout_s)
 
     def metrics(self) -> str:
         code, body = self.get("/metrics")

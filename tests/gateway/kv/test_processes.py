@@ -48,20 +48,18 @@ class Fleet:
         return list(upstreams["main"]["engines"])
 
     def wait_known(self) -> None:
-        """Whichever worker answers, it has taken every event, and makes the engine's tokens."""
+        """Every worker has taken every event, and makes the engine's tokens."""
 
-        def known() -> bool:
-            document: Any = self.gateway.status()["upstreams"]
-            made = document["main"]["tokenizer"]["state"] == "local"
+        def known(document: Any) -> bool:
+            main = document["upstreams"]["main"]
             sent = {e.address: e.state()["event_seq"][0] for e in self.engines}
-            return made and all(
+            return main["tokenizer"]["state"] == "local" and all(
                 row["kv"]["trust"] == "exact"
                 and ((row["kv"]["events"] or {}).get("next") or 0) == sent[row["address"]]
-                for row in self.rows()
+                for row in main["engines"]
             )
 
-        for _ in range(8):  # connections go to either worker
-            waiting.until(known, "events and tokens to be known", 20)
+        self.gateway.wait_each(known, "events and tokens to be known")
 
     def ask(self, body: dict[str, Any]) -> httpx.Response:
         """On a connection of its own, so that either worker may get it."""
@@ -115,8 +113,10 @@ def test_either_worker_expects_what_is_there(fleet) -> None:  # type: ignore[no-
         one.wait_known()
         found += check(one.ask(bodies[at % 3]))
     assert found > 1500
-    page = one.gateway.metrics()
-    assert 'kvgate_kv_compared_total{equal="yes"} 12.0' in page
+    waiting.until(
+        lambda: 'kvgate_kv_compared_total{equal="yes"} 12.0' in one.gateway.metrics(),
+        "all requests to have been compared",
+    )
 
 
 def test_explain_asks_the_running_gateway(fleet, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -154,12 +154,10 @@ def test_a_reload_keeps_what_is_known(fleet, tmp_path: Path) -> None:  # type: i
     one.model = model_folder.write(tmp_path / "other", shift=5)
     one.reload()
 
-    def engines_tokenise() -> bool:
-        document: Any = one.gateway.status()["upstreams"]
-        return bool(document["main"]["tokenizer"]["compared"] == "differs")
-
-    for _ in range(8):
-        waiting.until(engines_tokenise, "the other tokenizer to be found out", 20)
+    one.gateway.wait_each(
+        lambda said: said["upstreams"]["main"]["tokenizer"]["compared"] == "differs",
+        "the other tokenizer to be found out",
+    )
     reply = one.ask(body)
     assert receipt(reply)["prompt"] == "tokenize" and check(reply) > 200
 

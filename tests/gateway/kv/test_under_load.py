@@ -102,20 +102,15 @@ class Fleet:
         return list(upstreams["main"]["engines"])
 
     def wait_settled(self, state: str) -> None:
-        """Every worker that answers is at rest: nothing in flight, exact, tokens by `state`."""
+        """Every worker is at rest: nothing in flight, exact, tokens by `state`."""
 
-        def settled() -> bool:
-            try:
-                document: Any = self.gateway.status()["upstreams"]
-            except (OSError, AssertionError, ValueError):
-                return False  # the one that answered has just died
-            main = document["main"]
+        def settled(document: Any) -> bool:
+            main = document["upstreams"]["main"]
             return main["tokenizer"]["state"] == state and all(
                 row["in_flight"] == 0 and row["kv"]["worst"] == "exact" for row in main["engines"]
             )
 
-        for _ in range(6):
-            waiting.until(settled, f"all to come to rest, tokens by {state}", 30)
+        self.gateway.wait_each(settled, f"all to come to rest, tokens by {state}", 30)
 
     def close(self) -> None:
         self.gateway.kill()
