@@ -126,6 +126,11 @@ class Exchange(Ending):
                 ctx.two.answered(leg)
             self.abandon()
 
+    def abandon(self) -> None:
+        super().abandon()
+        if self.ctx.two is not None:
+            self.ctx.two.left()
+
     def _give(self, tokens: int = -1) -> None:
         """The leg is out of the ledger, if one is there."""
         kv = self.ctx.kv

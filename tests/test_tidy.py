@@ -45,6 +45,7 @@ PRINTERS: dict[str, str] = {
 CATCH_ALL: dict[str, str] = {
     "gateway/exchange.py": "callbacks of the relay: a fault ends the request, not the connection",
     "gateway/disagg/two_legs.py": "likewise",
+    "gateway/disagg/elastic.py": "the loop of a looking",
     "gateway/fleet/health.py": "the loop of a check",
     "gateway/kv/discovery.py": "the loop of an asking",
     "gateway/kv/inquiry.py": "the loop of an asking",

@@ -100,7 +100,10 @@ class Elastic:
 
     async def _run(self) -> None:
         while True:
-            self.look(monotonic())
+            try:
+                self.look(monotonic())
+            except Exception:  # whatever it is, the next look may be better than none ever again
+                log.exception("roles stay as they are for now: fault while looking at the load")
             await asyncio.sleep(LOOK_S)
 
     def look(self, now: float) -> None:

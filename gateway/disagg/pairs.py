@@ -23,10 +23,11 @@ ANY = ""  # in place of a decode engine: it hands over nothing to anybody
 class Handing:
     """Of one engine. `peer`: as its last reply had it."""
 
-    __slots__ = ("_marks", "_met", "peer", "pending")
+    __slots__ = ("_marks", "_met", "lingering", "peer", "pending")
 
     def __init__(self) -> None:
         self.pending = 0
+        self.lingering = 0  # of these, prefills whose clients have left
         self.peer: Peer | None = None
         self._marks: dict[str, Marks] = {}
         self._met: dict[str, str] = {}  # decode engine -> what it met this one as

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from engines.vllm.handoff import Handed, Peer
 from gateway.disagg.fetch import LOST
 from gateway.disagg.two_legs import TwoLegs
-from native.relay import Edits, Nobody
+from native.relay import Edits
 
 if TYPE_CHECKING:
     from gateway.fleet.engine import Engine
@@ -46,12 +46,16 @@ class Pushed(TwoLegs):
         if self._told is None:
             super().begin(engine)
             return
-        leg = self._open(engine, Nobody())
+        leg = self._open(engine)
         raw = self._told.params(self.leg_id)
         self.transfer.hold(Handed(raw, self._told, -1, -1, -1), monotonic())
         kv.computed = kv.prefill
         leg.start()
         self._owner.answer_at(engine)
+
+    def left(self) -> None:
+        if self._told is None:  # else the leg that answers hears of it
+            super().left()
 
     def follow(self, leg: Leg) -> None:
         super().follow(leg)
@@ -103,7 +107,7 @@ class Pushed(TwoLegs):
             return True
         # Once the decode engine may wait for it the prefill must end: blocks that wait for one that
         # never comes are not freed by vLLM, not even when their request is aborted.
-        useless = leg.unsent or leg.error == "shutdown"
+        useless = leg.unsent or not leg.t_start or leg.error == "shutdown"
         if self._told is not None and first is not None and not first.t_end and useless:
             first.cancel(leg.error if leg.error in LOST else "cancelled")
         return False

@@ -4,9 +4,14 @@ answers. Owner of the prefill legs; the exchange owns the one that answers.
     begin → prefill leg ──handed over──→ the exchange's leg, with the parameters
                  ├─ refused by the engine ──→ the exchange's leg, alone: its word counts
                  ├─ failed, nothing handed over, too late → another prefill, alone, or an error
-                 └─ the client left ──→ the end
+                 └─ the client left ──→ what is handed over is let go
 
-Invariant: whatever becomes of a prefill, one engine answers in the end, or an error does.
+A prefill leg has no client of its own. One that ends in mid-prefill is no safe way to stop it: an
+engine hears of an abort between two steps, and a prefill that the last step has finished keeps its
+blocks for a lease, its reply lost. So a leg whose client left goes on, and is told to nobody.
+
+Invariant: whatever becomes of a prefill, one engine answers in the end, or an error does, or the
+client has left; at most `LINGER_MAX` legs of one engine go on without one.
 """
 
 from __future__ import annotations
@@ -32,26 +37,28 @@ if TYPE_CHECKING:
     from gateway.fleet.engine import Engine
     from gateway.kv.decisions import Charge
     from gateway.pipeline import Pipeline
-    from native.relay import Leg, Sink
+    from native.relay import Leg
 
 PREFILLS_MAX = 2  # tries of one request, of those that failed
 REDOES_MAX = 1  # answers that failed before a byte
+LINGER_MAX = 16  # prefills of one engine and worker that go on without a client; more are ended
 _LOADED = frozenset({408, 429})  # not the request's fault
 
 
 class Owner(Protocol):
     """The exchange."""
 
+    over: bool
+
     def answer_at(self, engine: Engine) -> None: ...
     def start(self, engine: Engine) -> None: ...
     def repick(self) -> Engine | None: ...
     def refuse(self, error: GatewayError) -> None: ...
-    def abandon(self) -> None: ...
 
 
 class TwoLegs(Fetching, Kept):
     __slots__ = (
-        "_charge", "_failures", "_owner", "_redoes", "decode", "leg", "leg_id",
+        "_charge", "_failures", "_lingers", "_owner", "_redoes", "decode", "leg", "leg_id",
     )  # fmt: skip
 
     decode: Engine
@@ -61,6 +68,7 @@ class TwoLegs(Fetching, Kept):
         self._owner = owner
         self._charge: Charge | None = None
         self._failures = self._redoes = 0
+        self._lingers = False  # the prefill leg goes on, though the client left
         self.leg_id = ""  # what both engines know the request by
         self.leg: Leg | None = None  # the last prefill leg
 
@@ -70,14 +78,9 @@ class TwoLegs(Fetching, Kept):
         """Has the prompt computed where the pick said, for `engine` to answer."""
         leg = self._open(engine)
         self._ctx.leg = leg
-        try:
-            leg.start()
-        except RuntimeError:  # the client left in the meantime
-            self._settle(False)
-            self._let_go()
-            self._owner.abandon()
+        leg.start()
 
-    def _open(self, engine: Engine, sink: Sink | None = None) -> Leg:
+    def _open(self, engine: Engine) -> Leg:
         """The prefill leg, not started, but counted."""
         ctx, now = self._ctx, monotonic()
         kv, group = ctx.kv, ctx.group
@@ -89,10 +92,35 @@ class TwoLegs(Fetching, Kept):
         self.leg_id = self._pipeline.ids.next() if again else ctx.request_id
         self._charge = self._pipeline.decisions.prefill_sent(kv, first)
         self._keep(first)
-        leg = self.leg = prefill.build(ctx, first, self.leg_id, self, sink)
+        leg = self.leg = prefill.build(ctx, first, self.leg_id, self)
         total_s, spent_s = ctx.plan.location.total_timeout_s, now - ctx.request.t0
         leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
         return leg
+
+    def left(self) -> None:
+        """The client is gone, the exchange over."""
+        leg, kv = self.leg, self._ctx.kv
+        if leg is None or leg.t_end or kv is None:
+            return
+        kv.over(monotonic(), -1)  # nobody will answer it
+        handing = self.transfer.prefill.handing
+        if leg.t_sent and handing.lingering < LINGER_MAX:
+            handing.lingering += 1
+            self._lingers = True
+        else:
+            leg.cancel("client_gone")
+
+    def _for_nobody(self, handed: Handed | None, now: float) -> None:
+        """A prefill leg has ended whose client left before."""
+        if self._lingers:
+            self._lingers = False
+            self.transfer.prefill.handing.lingering -= 1
+        if handed is None:
+            self._let_go()
+            self._over("failed")
+        else:
+            self.transfer.hold(handed, now)
+            self._release(self.decode)
 
     # ---- what the relay calls, of prefill legs ----
 
@@ -108,14 +136,15 @@ class TwoLegs(Fetching, Kept):
     def _ended(self, leg: Leg) -> None:
         now = monotonic()
         handed = self._read(leg, now)
+        if self._owner.over:
+            self._for_nobody(handed, now)
+            return
         if handed is not None:
             self._handed(leg, handed, now)
             return
         self._let_go()
         self._over("failed")
-        if leg.error == "client_gone":
-            self._owner.abandon()
-        elif leg.error in LOST or leg.error == "total_timeout":
+        if leg.error in LOST or leg.error == "total_timeout":
             self._owner.refuse(self._fault(leg))
         else:
             self._go_on(leg)
