@@ -70,7 +70,7 @@ RANKS = (
     ("monitor", "children"),
     ("master",),
     ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
-    ("cli_upstream", "cli_explain", "cli_roles"),
+    ("cli_upstream", "cli_explain", "cli_roles", "cli_plan_size"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 
