@@ -32,6 +32,7 @@ _COMMANDS = {
     ("explain",): ("gateway.cli_explain", "say where a request would go, and why"),
     ("roles",): ("gateway.cli_roles", "show or set who prefills, answers, or does both"),
     ("simulate",): ("gateway.cli_simulate", "replay recorded traffic, policy by policy"),
+    ("workload",): ("gateway.cli_workload", "say what recorded traffic is like"),
     ("plan", "size"): ("gateway.cli_plan_size", "how much memory a model takes, on how many GPUs"),
     ("calibrate",): ("gateway.cli_calibrate", "measure an engine, print its profile line"),
     ("demo",): ("gateway.demo", "two engines, the gateway and a few questions"),

@@ -28,7 +28,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # Modules of gateway/ from the ground up: each imports only from lines above its own or from its own
 # line (cycles and PHASES are looked at apart).
 RANKS = (
-    ("__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
+    ("__init__", "conf", "charts", "planner", "error_base", "paths", "forms", "ids", "detached",
      "addresses", "fingerprints", "pending", "tally", "sources", "trust", "board", "facts",
      "transfer", "callers", "log_lines"),
     ("refusals", "sequence"),
@@ -70,7 +70,7 @@ RANKS = (
     ("monitor", "children"),
     ("master",),
     ("cli_signal", "admin_client", "cli_simulate", "cli_calibrate"),
-    ("cli_upstream", "cli_explain", "cli_roles", "cli_plan_size"),
+    ("cli_upstream", "cli_explain", "cli_roles", "cli_plan_size", "cli_workload"),
     ("cli", "demo", "demo_chat", "reference", "__main__"),
 )
 

@@ -34,6 +34,7 @@ PRINTERS: dict[str, str] = {
     "gateway/cli_roles.py": "the command line",
     "gateway/cli_simulate.py": "the command line",
     "gateway/cli_calibrate.py": "the command line",
+    "gateway/cli_workload.py": "the command line",
     "gateway/cli_plan_size.py": "the command line",
     "gateway/admin_client.py": "the command line: shows what is wrong with a configuration",
     "gateway/demo.py": "a program for people",
