@@ -40,8 +40,8 @@ class Clients:
 @dataclass(frozen=True, slots=True)
 class Turns:
     """`source`: `sessions` where the trace says them, `prefixes` where a prompt that begins with
-    all full blocks of an earlier one, the last of them new, is taken for its next turn. `share`: of requests that are a
-    later turn."""
+    all full blocks of an earlier one, the last of them new, is taken for its next turn. `share`: of
+    requests that are a later turn."""
 
     source: str
     sessions: int

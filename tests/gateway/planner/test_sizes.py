@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli_plan_size import main
+from gateway.cli.plan_size import main
 from gateway.planner.gpus import GIB, GPUS, gpu
 from gateway.planner.model_config import BadModel, ModelConfig
 from gateway.planner.sizes import Load, Model, engine, floors, model, transfer
