@@ -79,7 +79,8 @@ RANKS = (
     ("process.monitor", "process.children"),
     ("process.master",),
     ("cli.signals", "cli.admin_client", "cli.amounts", "cli.calibrate"),
-    ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.plan_size", "cli.workload"),
+    ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.plan_size", "cli.plan_fit",
+     "cli.workload"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),
 )  # fmt: skip
 

@@ -35,6 +35,7 @@ PRINTERS: dict[str, str] = {
     "gateway/cli/simulate.py": "the command line",
     "gateway/cli/calibrate.py": "the command line",
     "gateway/cli/plan_size.py": "the command line",
+    "gateway/cli/plan_fit.py": "the command line",
     "gateway/cli/workload.py": "the command line",
     "gateway/cli/admin_client.py": "the command line: shows what is wrong with a configuration",
     "gateway/cli/demo.py": "a program for people",
