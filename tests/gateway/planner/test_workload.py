@@ -53,7 +53,7 @@ def test_public_traces_have_their_figures(
     assert found.arrivals.rate == pytest.approx(rate, abs=0.01)
     for got, wanted in ((found.input, prompt), (found.output, answer)):
         assert got.mean == pytest.approx(wanted[0], abs=0.6)
-        assert (got.at["p50"], got.at["p99"]) == pytest.approx(wanted[1:], rel=1e-4)
+        assert (got.at["p50"], got.at["p99"]) == pytest.approx(wanted[1:], rel=2e-3)
     assert found.arrivals.raw.by_scale["1s"] == pytest.approx(dispersed, abs=0.05)
     assert found.prefixes is not None
     assert found.prefixes.endless_hit == pytest.approx(endless, abs=0.001)
