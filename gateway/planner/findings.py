@@ -123,7 +123,8 @@ def swings(planner: Planner, options: list[Option], means: Means) -> list[Swing]
         if memory:
             text = f"hit rate {sign} (by {memory / means.memory():.2f} of the KV memory)"
             cases.append((text, replace(means, kv_tokens=memory)))
-        for what, other in cases:
+        for at, (what, other) in enumerate(cases):
+            planner.told(what, ((share > 1) * len(cases) + at) / (2 * len(cases)))
             split = _at(planner, two, other) if two is not None else None
             found.append(Swing(what, _at(planner, one, other), split))
     return found

@@ -72,7 +72,7 @@ class Planner:
 
     def __init__(self, found: Rows, goal: Goal, told: Callable[[str, float], None]) -> None:
         """`told`: hears what is under way and the share of it that is done."""
-        self.found, self.goal, self._told = found, goal, told
+        self.found, self.goal, self.told = found, goal, told
         self.recorded = found.packed()
         self._columns = [row.input for row in found.rows], [row.output for row in found.rows]
         self._runs: dict[tuple[Layout, Means], Simulated] = {}
@@ -118,7 +118,7 @@ class Planner:
         chosen = [*self._promising(together, means), *self._promising(split, means)]
         done = []
         for at, option in enumerate(chosen):
-            self._told(f"{engines} engines: {option.layout.name}", at / len(chosen))
+            self.told(f"{engines} engines: {option.layout.name}", at / len(chosen))
             done.append(replace(option, run=self.replay(option.layout, means)))
         return sorted(done, key=lambda option: -option.attained(self.goal))
 

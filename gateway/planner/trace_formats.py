@@ -76,7 +76,7 @@ def _json(row: dict[str, Any], told: Told) -> Format | None:
         block = row.get("block")
         if not isinstance(block, int) or not 0 < block <= 1 << 16:
             raise ValueError(f"blocks cannot be of {block!r} tokens")
-        return Format("kvgate", block, lambda file: _timed(file, 1e-3, skip=1), is_open=True)
+        return Format("kvgate", block, lambda file: _timed(_rotated(file), 1e-3), is_open=True)
     if "chat_id" in row:
         return Format("bailian", BLOCK_BAILIAN, _bailian)
     if "input_length" not in row:
@@ -111,7 +111,12 @@ def _object(line: str) -> dict[str, Any]:
     return found
 
 
-def _timed(file: Iterable[str], unit_s: float, skip: int = 0) -> Iterator[Any]:
+def _rotated(file: Iterable[str]) -> Iterator[str]:
+    """Without header lines: files that were put together have several."""
+    return ("" if line.startswith('{"kvgate_trace"') else line for line in file)
+
+
+def _timed(file: Iterable[str], unit_s: float) -> Iterator[Any]:
     ends: dict[str, float] = {}  # of sessions whose turns say a delay in place of a time
 
     def row(found: Any) -> Row:
@@ -124,8 +129,7 @@ def _timed(file: Iterable[str], unit_s: float, skip: int = 0) -> Iterator[Any]:
         tokens = found["input_length"], found["output_length"]
         return Row(at_s, *tokens, found.get("hash_ids"), str(found.get("client") or ""), session)
 
-    numbered = _lines(file, row)
-    return (one for at, one in enumerate(numbered) if at >= skip)
+    return _lines(file, row)
 
 
 def _bailian(file: Iterable[str]) -> Iterator[Any]:

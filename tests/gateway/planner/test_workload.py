@@ -173,6 +173,7 @@ def test_kvgates_own_traces_are_read(tmp_path: Path) -> None:
         {"timestamp": 5, "input_length": 100, "output_length": 3, "hash_ids": [7],
          "client": "c1", "session": "s1"},
         {"timestamp": 9, "input_length": 128, "output_length": 3, "hash_ids": [7, 8]},
+        {"kvgate_trace": 1, "block": 64},
     ]  # fmt: skip
     file.write_text("\n".join(map(json.dumps, lines)))
     found = rows(file)
