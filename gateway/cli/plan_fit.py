@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -111,7 +112,11 @@ def _option(option: Option, goal: Goal, means: Means) -> dict[str, Any]:
     return {
         "layout": option.layout.name,
         **asdict(option.layout),
-        "predicted": asdict(option.predicted),
+        # JSON has no infinity: None where a queue never ends.
+        "predicted": {
+            name: value if math.isfinite(value) else None
+            for name, value in asdict(option.predicted).items()
+        },
         "attainment": option.attained(goal),
         "ttft_mean_s": run.mean("ttft"),
         "ttft_p50_s": p50,
@@ -133,8 +138,8 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
         f"{report['trace']}: {report['requests']} requests, {report['rate']:.2f}/s; "
         f"{' and '.join(slo) or 'no SLO'} for {goal['target']:.0%}; engines "
         f"{report['means']['profile']} of {report['means']['gpus']} GPUs",
-        f"best: {report['best']}, in time {report['attainment']:.1%} (95 % of runs: {low:.1%} to "
-        f"{high:.1%})",
+        f"best: {report['best']}, in time {report['attainment']:.1%} (one replay; 95 % interval "
+        f"{low:.1%} to {high:.1%})",
         "",
         f"{'layout':<28}{'in time':>8}{'TTFT mean':>11}{'formula':>9}{'p90':>8}{'TPOT p50':>10}"
         f"{'formula':>9}{'hit':>7}{'good/s/GPU':>12}",
@@ -143,8 +148,9 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
         said = one["predicted"]
         lines.append(
             f"{one['layout']:<28}{one['attainment']:>8.3f}{one['ttft_mean_s']:>10.2f}s"
-            f"{said['ttft_s']:>8.2f}s{one['ttft_p90_s']:>7.2f}s{one['tpot_p50_s'] * 1e3:>8.1f}ms"
-            f"{said['tpot_s'] * 1e3:>7.1f}ms{one['hit']:>7.3f}{one['goodput_per_gpu']:>12.4f}"
+            f"{_time(said['ttft_s'], 1, 's')}{one['ttft_p90_s']:>7.2f}s"
+            f"{one['tpot_p50_s'] * 1e3:>8.1f}ms"
+            f"{_time(said['tpot_s'], 1e3, 'ms')}{one['hit']:>7.3f}{one['goodput_per_gpu']:>12.4f}"
         )
     lines += ["", f"bottleneck: {report['bottleneck']}", "", "if it were otherwise, in time:"]
     for swing in report["swings"]:
@@ -154,6 +160,13 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
     lines += ["", *_needed(report, asked), _relaxed(report), ""]
     lines += [f"measured: {line}" for line in report["measured"]]
     return [*lines, *(f"assumed:  {line}" for line in report["assumed"])]
+
+
+def _time(value: float | None, scale: float, unit: str) -> str:
+    """Nine wide."""
+    if value is None:
+        return f"{'endless':>9}"
+    return f"{f'{value * scale:.{2 if scale == 1 else 1}f}{unit}':>9}"
 
 
 def _needed(report: dict[str, Any], asked: bool) -> list[str]:

@@ -94,6 +94,19 @@ def test_the_command_gives_a_verdict(capsys: pytest.CaptureFixture[str]) -> None
     assert found["needed"]["engines"] >= 1 and found["options"][0]["goodput_per_gpu"] > 0
 
 
+def test_a_queue_that_never_ends_is_said_in_valid_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--trace", str(TRACE), "--slo", "ttft=2s", "--engines", "2", "--speed", "20"]
+    assert main([*argv, "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "Infinity" not in text
+    options = json.loads(text)["options"]
+    assert any(one["predicted"]["ttft_s"] is None for one in options)
+    assert main(argv) == 0
+    assert "endless" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "status", "said"),
     [
