@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.engine import Engine
-    from gateway.engines import Group
+    from gateway.disagg.two_legs import TwoLegs
     from gateway.errors import GatewayError
-    from gateway.plan import Plan
-    from gateway.routed import Routed
-    from gateway.two_legs import TwoLegs
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import Group
+    from gateway.kv.routed import Routed
+    from gateway.site.plan import Plan
     from native._core import Limiter, Scan
     from native.relay import Client, Edits, Leg, Request
 

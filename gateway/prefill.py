@@ -13,7 +13,7 @@ from gateway.legs import dress
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.engine import Engine
+    from gateway.fleet.engine import Engine
     from native.relay import Leg, Sink
 
 BLOCK = 16  # tokens, where no engine has said

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.context import CLIENT_LEFT, OWN_PATHS
-from gateway.limits import leave
+from gateway.fleet.responses import ID_PREFIX
 from gateway.logs import log
-from gateway.responses import ID_PREFIX
+from gateway.site.limits import leave
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
     from gateway.context import Context
-    from gateway.decisions import Decisions
-    from gateway.responses import ResponseMap
+    from gateway.fleet.responses import ResponseMap
+    from gateway.kv.decisions import Decisions
     from gateway.stats import Statistics
 
 COMPLETE = "--"

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import disagg
 
-from gateway.elastic import Elastic
+from gateway.disagg.elastic import Elastic
 from native._core import Prompt
 
 ELASTIC = "slo ttft=1s tpot=20ms; roles elastic dwell=10s;"

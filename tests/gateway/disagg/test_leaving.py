@@ -13,7 +13,7 @@ import pytest
 from harness import disagg, kv
 from harness.disagg import Conf
 
-from gateway.two_legs import TwoLegs
+from gateway.disagg.two_legs import TwoLegs
 
 Play = Callable[[Conf], Any]
 PATH = "/v1/completions"
