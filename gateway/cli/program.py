@@ -32,6 +32,9 @@ _COMMANDS = {
     ("explain",): ("gateway.cli.explain", "say where a request would go, and why"),
     ("roles",): ("gateway.cli.roles", "show or set who prefills, answers, or does both"),
     ("simulate",): ("gateway.cli.simulate", "replay recorded traffic, policy by policy"),
+    ("workload",): ("gateway.cli.workload", "say what recorded traffic is like"),
+    ("plan", "size"): ("gateway.cli.plan_size", "how much memory a model takes, on how many GPUs"),
+    ("plan", "fit"): ("gateway.cli.plan_fit", "engines, roles and chunk size for an SLO"),
     ("calibrate",): ("gateway.cli.calibrate", "measure an engine, print its profile line"),
     ("demo",): ("gateway.cli.demo", "two engines, the gateway and a few questions"),
 }
@@ -62,7 +65,7 @@ def _command(arguments: list[str]) -> int:
             run: Callable[[list[str]], int | None] = importlib.import_module(module).main
             return run(arguments[len(words) :]) or 0
     known = ", ".join(" ".join(words) for words in _COMMANDS)
-    name = arguments[0] if arguments[0] != "engine" else " ".join(arguments[:2])
+    name = arguments[0] if arguments[0] not in ("engine", "plan") else " ".join(arguments[:2])
     print(f'kvgate: unknown command "{name}"', file=sys.stderr)
     print(f"    hint: commands are {known}; the gateway itself runs with -c FILE", file=sys.stderr)
     return USAGE

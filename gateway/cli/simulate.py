@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gateway.conf.units import BadValue, seconds
+from gateway.cli import amounts
 from gateway.planner.replay import Setup, as_json, as_table, compare, names
 from gateway.planner.trace_files import ROWS_MAX, BadTrace, load
 
@@ -61,36 +61,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _slo(text: str) -> tuple[float, float]:
-    """`ttft=2s,tpot=50ms`, either or both."""
-    found = {"ttft": 0.0, "tpot": 0.0}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if name not in found or not equals:
-            raise argparse.ArgumentTypeError(f'"{part}" is not ttft=TIME or tpot=TIME')
-        try:
-            found[name] = seconds(value)
-        except BadValue as error:
-            raise argparse.ArgumentTypeError(f'"{part}": {error.expected}') from error
-    return found["ttft"], found["tpot"]
-
-
-def _time(text: str) -> float:
-    try:
-        return seconds(text)
-    except BadValue as error:
-        raise argparse.ArgumentTypeError(f'"{text}": {error.expected}') from error
-
-
-def _count(text: str) -> int:
-    """`461000`, `461k`, `2m`."""
-    units = {"k": 1_000, "m": 1_000_000}
-    digits, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    if not digits.isdecimal() or len(digits) > 12:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number such as 461000, 461k or 2m')
-    return int(digits) * unit
-
-
 def _parser() -> _Parser:
     parser = _Parser(
         prog="kvgate simulate",
@@ -101,16 +71,22 @@ def _parser() -> _Parser:
     add = parser.add_argument
     add("--trace", type=Path, required=True, metavar="FILE")
     add("--policy", default="all", metavar="A,B", help="policies, or all (default)")
-    add("--engines", type=_count, default=8, metavar="N", help="default: 8")
+    add("--engines", type=amounts.count, default=8, metavar="N", help="default: 8")
     add("--profile", default="h100-70b-tp4", metavar="P", help="step times (h100-70b-tp4)")
-    add("--kv-tokens", type=_count, default=0, metavar="N", help="of an engine: 461k, 2m")
-    add("--chunk-tokens", type=_count, default=0, metavar="N", help="prompt tokens of a step")
+    add("--kv-tokens", type=amounts.count, default=0, metavar="N", help="of an engine: 461k, 2m")
+    add("--chunk-tokens", type=amounts.count, default=0, metavar="N", help="tokens of a step")
     add("--speed", type=float, default=1.0, metavar="X", help="arrivals come so much faster")
-    add("--slo", type=_slo, default=(0.0, 0.0), metavar="ttft=2s,tpot=50ms")
-    add("--requests", type=_count, default=ROWS_MAX, metavar="N", help="the first N only")
-    add("--seeds", type=_count, default=1, metavar="N", help="runs per policy (1)")
-    add("--gateways", type=_count, default=1, metavar="N", help="workers that share their load")
-    add("--event-delay", type=_time, default=0.0, metavar="TIME", help="of KV events")
+    add("--slo", type=amounts.slo, default=(0.0, 0.0), metavar="ttft=2s,tpot=50ms")
+    add("--requests", type=amounts.count, default=ROWS_MAX, metavar="N", help="the first N only")
+    add("--seeds", type=amounts.count, default=1, metavar="N", help="runs per policy (1)")
+    add(
+        "--gateways",
+        type=amounts.count,
+        default=1,
+        metavar="N",
+        help="workers sharing their load",
+    )
+    add("--event-delay", type=amounts.time, default=0.0, metavar="TIME", help="of KV events")
     add("--event-loss", type=float, default=0.0, metavar="SHARE", help="of KV events")
     add("--json", action="store_true", help="everything, as one JSON line")
     return parser
