@@ -98,7 +98,8 @@ mod tests {
     fn an_endless_cache_saves_what_can_be_reused() {
         let trace = super::super::sim_test::drawn(5, 400);
         let hits = trace.hits(&[u64::MAX, 50_000, 5_000]);
-        let sums: Vec<u64> = hits.iter().map(|row| row.iter().map(|&n| u64::from(n)).sum()).collect();
+        let sums: Vec<u64> =
+            hits.iter().map(|row| row.iter().map(|&n| u64::from(n)).sum()).collect();
         assert_eq!(sums[0], trace.reusable());
         assert!(sums[0] > sums[1] && sums[1] > sums[2], "{sums:?}");
     }
