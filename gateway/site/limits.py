@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway import errors
@@ -18,7 +18,7 @@ from gateway.log_lines import LEVELS
 from gateway.logs import log
 from gateway.site.addresses import REMEMBERED_MAX, packed
 from gateway.site.variables import Maps, compile_key
-from native._core import Conns, Limiter, Rates
+from native._core import Conns, Grip, Limiter, Rates
 
 if TYPE_CHECKING:
     from gateway.context import Context
@@ -83,7 +83,7 @@ class Guard:
         self._native = Limiter(rates, conns)
         self._read: tuple[Key, ...] = tuple(compile_key(key, maps) for key in places)
         self._by_peer = all(read is packed for read in self._read)
-        self._known: dict[str, tuple[Limiter, tuple[bytes, ...]]] = {}  # peer -> what it holds
+        self._known: dict[str, Grip] = {}  # peer -> what it holds
         self._rates = tuple(config.req_zones[req.zone] for req in limits.reqs)
         self._names = (*(r.zone for r in limits.reqs), *(c.zone for c in limits.conns))
 
@@ -92,7 +92,7 @@ class Guard:
         has to wait so long and then calls `wait_over`.
         """
         held = self._known.get(ctx.client.peer) or self._holds(ctx)
-        stopped = self._native.enter(held[1], monotonic_ns())
+        stopped = held.enter(monotonic())
         if stopped is None:
             ctx.held = held
             return None
@@ -107,15 +107,15 @@ class Guard:
     def wait_over(self, ctx: Context) -> errors.GatewayError | None:
         """Takes the places of a request that has waited, or says why not."""
         held = self._holds(ctx)
-        stopped = self._native.hold(held[1])
+        stopped = held.hold()
         if stopped is not None:
             return self._refused(ctx, stopped[0])
         ctx.held = held
         return None
 
-    def _holds(self, ctx: Context) -> tuple[Limiter, tuple[bytes, ...]]:
+    def _holds(self, ctx: Context) -> Grip:
         """What a request holds once it is in; kept where all keys are those of its connection."""
-        held = self._native, tuple([read(ctx) for read in self._read])
+        held = self._native.of(tuple([read(ctx) for read in self._read]))
         if self._by_peer:
             if len(self._known) >= REMEMBERED_MAX:
                 self._known.clear()
@@ -147,7 +147,7 @@ def leave(ctx: Context) -> None:
     """Gives back the places that a request holds."""
     held, ctx.held = ctx.held, None
     if held is not None:
-        held[0].leave(held[1])
+        held.leave()
 
 
 def guard(limits: Limits, config: Config | None, zones: Zones, maps: Maps) -> Guard | None:
