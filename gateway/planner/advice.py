@@ -97,7 +97,7 @@ def _drift(found: Workload) -> str:
     return (
         f"The rate drifts: its windows differ by {when.drift:.0%}, the busiest has "
         f"{when.peak_rate:.2f} requests/s to a mean of {when.rate:.2f}. Size for the busiest, or "
-        "let roles follow the load (`roles auto`)."
+        "let roles follow the load (`roles elastic`)."
     )
 
 

@@ -6,11 +6,14 @@ import json
 import math
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.workload import main
+from gateway.conf.directives import TABLE
+from gateway.planner.advice import __file__ as advice_file
 from gateway.planner.advice import advice
 from gateway.planner.arrivals import arrivals, dispersion, gap_cv
 from gateway.planner.lengths import lengths
@@ -150,6 +153,17 @@ def test_tiers_add_up() -> None:
     assert sum(tier.gain for tier in got) == pytest.approx(got[-1].hit)
     assert got[-1].hit == pytest.approx(trace.reusable_tokens() / trace.input_tokens)
     assert got[0].hit <= got[1].hit <= got[2].hit
+
+
+def test_advice_says_directives_as_they_are_written() -> None:
+    """All of its text, not only what a trace happens to bring up."""
+    said = re.findall(r"`([a-z_]+)([^`]*)`", Path(advice_file).read_text())
+    named = [(name, rest.strip()) for name, rest in said if name != "kvgate"]
+    assert len(named) >= 5
+    for name, rest in named:
+        found = TABLE.named(name)
+        assert found, f"there is no directive `{name}`"
+        assert any(f"{name} {rest}".strip() in one.example for one in found), (name, rest)
 
 
 def test_advice_names_its_figures() -> None:
