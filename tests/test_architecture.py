@@ -78,9 +78,10 @@ RANKS = (
     ("process.worker", "process.change"),
     ("process.monitor", "process.children"),
     ("process.master",),
-    ("cli.signals", "cli.admin_client", "cli.amounts", "cli.calibrate"),
-    ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.plan_size", "cli.plan_fit",
-     "cli.workload"),
+    ("cli.signals", "cli.companion", "cli.amounts"),
+    ("cli.admin_client",),
+    ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.calibrate", "cli.plan_size",
+     "cli.plan_fit", "cli.workload"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),
 )  # fmt: skip
 

@@ -9,18 +9,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from gateway.cli.companion import DEFAULT_FILE, USAGE, Failed
 from gateway.conf import ConfigErrors, read, render_errors
 from gateway.conf.model import Config, Location, Server
 from gateway.conf.secrets import read_secret
 from gateway.conf.units import BadValue
 
 TIMEOUT_S = 10.0
-DEFAULT_FILE = "kvgate.conf"
-USAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +29,6 @@ class Admin:
     unix_path: str = ""
     url: str = "http://kvgate"
     token: str = ""
-
-
-class Failed(Exception):
-    """What went wrong, and a hint; `status` is the exit status."""
-
-    def __init__(self, message: str, hint: str = "", status: int = 1) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.status = status
-
-
-class Parser(argparse.ArgumentParser):
-    """The options of a companion, those that lead to the admin listener included. A usage mistake
-    is a `Failed`, too.
-    """
-
-    def error(self, message: str) -> NoReturn:
-        raise Failed(message, f"{self.prog} -h lists the options", USAGE)
-
-    def add_admin(self) -> None:
-        """To be called last, so that help shows a companion's own options first."""
-        add = self.add_argument
-        add("-c", metavar="FILE", dest="file", help=f"configuration file (default: {DEFAULT_FILE})")
-        add("-p", metavar="PREFIX", dest="prefix", help="where relative paths begin")
-        add(
-            "--admin",
-            metavar="ADDRESS",
-            help="unix:/path or http://HOST:PORT, in place of the file's",
-        )
-        add("--token", metavar="TOKEN", help="file:PATH or env:NAME, in place of the file's")
-
-
-def status_of(work: Callable[[], None]) -> int:
-    """The exit status; what failed is on stderr."""
-    try:
-        work()
-    except Failed as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"    hint: {error.hint}", file=sys.stderr)
-        return error.status
-    return 0
 
 
 def asked_for(options: argparse.Namespace) -> Admin:

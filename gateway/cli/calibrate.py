@@ -12,43 +12,34 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from gateway.conf.units import BadValue, seconds
-from gateway.planner.calibrate import LONGEST, REQUESTS_MAX, Calibrated, Failed, Limits, calibrate
+from gateway.cli import amounts
+from gateway.cli.companion import Failed, Parser, status_of
+from gateway.planner.calibrate import LONGEST, REQUESTS_MAX, Calibrated, Limits, calibrate
+from gateway.planner.calibrate import Failed as CannotMeasure
 
-USAGE = 2
 ODD = 0.15  # an error above it is worth a word
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"kvgate: {message}", file=sys.stderr)
-        print("    hint: kvgate calibrate -h lists the options", file=sys.stderr)
-        raise SystemExit(USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
+    return status_of(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    limits = Limits(
+        min(options.requests, REQUESTS_MAX), options.time, options.tokens, options.chunk_tokens
+    )
+    key = os.environ.get(options.key_from, "") if options.key_from else ""
     try:
-        options = _parser().parse_args(argv)
-        limits = Limits(
-            min(options.requests, REQUESTS_MAX), options.time, options.tokens, options.chunk_tokens
-        )
-        key = os.environ.get(options.key_from, "") if options.key_from else ""
         found = asyncio.run(calibrate(options.url, key, limits))
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except Failed as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"    hint: {error.hint}", file=sys.stderr)
-        return 1
+    except CannotMeasure as error:
+        raise Failed(str(error), error.hint) from None
     if options.json:
         print(json.dumps(_as_json(found)))
     else:
         print(_as_text(found), file=sys.stderr)
         print(found.line())
-    return 0
 
 
 def _as_json(found: Calibrated) -> dict[str, object]:
@@ -82,21 +73,14 @@ def _as_text(found: Calibrated) -> str:
     return "\n".join(lines)
 
 
-def _time(text: str) -> float:
-    try:
-        return seconds(text)
-    except BadValue as error:
-        raise argparse.ArgumentTypeError(f'"{text}": {error.expected}') from error
-
-
 def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number from 1 to {1 << 20}')
     return int(text)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="kvgate calibrate",
         description="Measures an idle engine and prints the profile line that describes it.",
         allow_abbrev=False,
@@ -104,7 +88,8 @@ def _parser() -> _Parser:
     add = parser.add_argument
     add("url", metavar="URL", help="of an engine, such as http://10.0.0.11:8000")
     add("--requests", type=_count, default=120, metavar="N", help="send no more (120)")
-    add("--time", type=_time, default=120.0, metavar="TIME", help="begin nothing after it (2m)")
+    add("--time", type=amounts.time, default=120.0, metavar="TIME",
+        help="begin nothing after it (2m)")  # fmt: skip
     add("--tokens", type=_count, default=LONGEST, metavar="N", help=f"longest prompt ({LONGEST})")
     add("--chunk-tokens", type=_count, default=2048, metavar="N",
         help="the engine's max_num_batched_tokens (2048)")  # fmt: skip

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.cli.admin_client import USAGE, Failed, Parser, asked_for, post, status_of
+from gateway.cli.admin_client import asked_for, post
+from gateway.cli.companion import USAGE, Failed, Parser, status_of
 
 TIERS = ("device", "host", "disk", "remote", "predicted")
 

@@ -9,17 +9,16 @@ import argparse
 import json
 import math
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gateway.cli import amounts
-from gateway.cli.admin_client import Failed, Parser, status_of
+from gateway.cli.companion import Parser, faults_of, status_of, under_way
 from gateway.planner import findings
 from gateway.planner.fit import Goal, Means, Option, Planner
-from gateway.planner.trace_files import ROWS_MAX, BadTrace, rows
+from gateway.planner.trace_files import ROWS_MAX, rows
 
 MOST = 64
 BAR = 24
@@ -35,16 +34,12 @@ def _run(argv: Sequence[str]) -> None:
     goal = Goal(ttft_s, tpot_s, options.target)
     gpus = options.gpus_per_engine or _gpus(options.profile)
     means = Means(options.profile, gpus, options.kv_tokens, options.link / 8, options.speed)
-    try:
+    with faults_of(options.trace):
         planner = Planner(rows(options.trace, options.requests), goal, _told)
         found = planner.options(options.engines, means)
         needed = planner.needed(MOST, means) if options.needed else None
         swings = findings.swings(planner, found, means)
-    except OSError as error:
-        raise Failed(f"{options.trace}: {error.strerror}") from None
-    except (BadTrace, ValueError) as error:
-        raise Failed(str(error)) from None
-    _clear()
+    under_way("")
     report = _report(planner, means, found, swings)
     report["needed"] = needed and {"engines": needed[0], "layout": needed[1].layout.name}
     if options.json:
@@ -60,16 +55,8 @@ def _gpus(profile: str) -> int:
 
 
 def _told(what: str, share: float) -> None:
-    """A bar, where somebody looks."""
-    if sys.stderr.isatty():
-        full = round(share * BAR)
-        bar = "#" * full + "." * (BAR - full)
-        print(f"\r\033[K[{bar}] {what}", end="", file=sys.stderr, flush=True)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    full = round(share * BAR)
+    under_way(f"[{'#' * full}{'.' * (BAR - full)}] {what}")
 
 
 def _report(

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gateway.cli import amounts
-from gateway.cli.admin_client import Failed, Parser, status_of
+from gateway.cli.companion import Failed, Parser, faults_of, status_of
 from gateway.planner.gpus import GIB, GPUS, Gpu, gpu
 from gateway.planner.model_config import BITS, BadModel, ModelConfig
 from gateway.planner.sizes import (
@@ -35,16 +35,13 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
     load = Load(options.tokens, options.concurrency, options.chunk_tokens, options.utilization)
-    try:
-        config = ModelConfig.read(options.config)
-        found = model(config, options.kv_dtype, round(options.weights_gib * GIB))
+    with faults_of(options.config):
+        try:
+            config = ModelConfig.read(options.config)
+            found = model(config, options.kv_dtype, round(options.weights_gib * GIB))
+        except BadModel as error:
+            raise Failed(str(error), "a config.json as Hugging Face keeps it is read") from None
         kinds = [gpu(name) for name in options.gpu.split(",")]
-    except OSError as error:
-        raise Failed(f"{options.config}: {error.strerror}") from None
-    except BadModel as error:
-        raise Failed(str(error), "a config.json as Hugging Face keeps it is read") from None
-    except ValueError as error:
-        raise Failed(str(error)) from None
     size = found.bytes_per_request(load.tokens)
     moved = {
         count: [transfer(count * size, gbit) for gbit in options.links]

@@ -10,7 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.cli.admin_client import USAGE, Failed, Parser, asked_for, get, post, status_of
+from gateway.cli.admin_client import asked_for, get, post
+from gateway.cli.companion import USAGE, Failed, Parser, status_of
 
 ROLES = ("prefill", "decode", "both")
 PATH = "/kvgate/roles"

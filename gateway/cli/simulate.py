@@ -5,64 +5,48 @@ Exit status: 0 done, 1 the trace or the set-up cannot be, 2 wrong usage. The res
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from gateway.cli import amounts
+from gateway.cli.companion import Parser, faults_of, status_of
 from gateway.planner.replay import Setup, as_json, as_table, compare, names
-from gateway.planner.trace_files import ROWS_MAX, BadTrace, load
-
-USAGE = 2
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"kvgate: {message}", file=sys.stderr)
-        print("    hint: kvgate simulate -h lists the options", file=sys.stderr)
-        raise SystemExit(USAGE)
+from gateway.planner.trace_files import ROWS_MAX, load
 
 
 def main(argv: Sequence[str]) -> int:
-    try:
-        options = _parser().parse_args(argv)
-        ttft_s, tpot_s = options.slo
-        setup = Setup(
-            engines=options.engines,
-            profile=options.profile,
-            kv_tokens=options.kv_tokens,
-            chunk_tokens=options.chunk_tokens,
-            speed=options.speed,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
-            seeds=options.seeds,
-            gateways=options.gateways,
-            delay_s=options.event_delay,
-            loss=options.event_loss,
-        )
+    return status_of(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    ttft_s, tpot_s = options.slo
+    setup = Setup(
+        engines=options.engines,
+        profile=options.profile,
+        kv_tokens=options.kv_tokens,
+        chunk_tokens=options.chunk_tokens,
+        speed=options.speed,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        seeds=options.seeds,
+        gateways=options.gateways,
+        delay_s=options.event_delay,
+        loss=options.event_loss,
+    )
+    with faults_of(options.trace):
         chosen = names(options.policy)
         recorded = load(options.trace, options.requests)
         results = compare(recorded, setup, chosen)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except OSError as error:
-        print(f"kvgate: {options.trace}: {error.strerror}", file=sys.stderr)
-        return 1
-    except (BadTrace, ValueError) as error:
-        print(f"kvgate: {error}", file=sys.stderr)
-        return 1
     if options.json:
         print(json.dumps(as_json(recorded, setup, results)))
     else:
         print(as_table(recorded, setup, results))
-    return 0
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="kvgate simulate",
         description="Replays recorded traffic against simulated engines, policy by policy.",
         epilog="traces: Mooncake and Qwen-Bailian JSON lines, Azure and BurstGPT CSV",

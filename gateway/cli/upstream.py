@@ -11,7 +11,8 @@ import argparse
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from gateway.cli.admin_client import USAGE, Failed, Parser, asked_for, post, status_of
+from gateway.cli.admin_client import asked_for, post
+from gateway.cli.companion import USAGE, Failed, Parser, status_of
 from gateway.conf import ConfigErrors
 from gateway.conf.engine_line import engine_line
 

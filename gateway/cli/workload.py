@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.cli import amounts
-from gateway.cli.admin_client import Failed, Parser, status_of
+from gateway.cli.companion import Failed, Parser, faults_of, status_of, under_way
 from gateway.planner.advice import advice
-from gateway.planner.trace_files import ROWS_MAX, BadTrace, Rows, rows, write_mooncake
+from gateway.planner.gpus import GIB
+from gateway.planner.trace_files import ROWS_MAX, Rows, rows, write_mooncake
 from gateway.planner.trace_formats import Told
 from gateway.planner.workload import Setting, analyse
 from gateway.planner.workload_html import as_html
 from gateway.planner.workload_text import as_text
 from native._core import Fit
-
-GIB = 1 << 30
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,34 +28,21 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
-    try:
+    with faults_of(options.file):
         setting = _setting(options)
         found = rows(options.file, options.requests, Told(options.block, options.time_unit))
-    except OSError as error:
-        raise Failed(f"{options.file}: {error.strerror}") from None
-    except (BadTrace, ValueError) as error:
-        raise Failed(str(error)) from None
     if options.mooncake:
         _write(options.mooncake, found)
         return
-    report = analyse(found, setting, _told)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    report = analyse(found, setting, lambda what: under_way(f"{what} ..."))
+    under_way("")
     if options.html:
-        try:
+        with faults_of(options.html):
             options.html.write_text(as_html(report))
-        except OSError as error:
-            raise Failed(f"{options.html}: {error.strerror}") from None
     if options.json:
         print(json.dumps({**report.as_json(), "advice": advice(report)}))
     elif not options.html:
         print(as_text(report))
-
-
-def _told(what: str) -> None:
-    """Progress, where somebody looks."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what} ...", end="", file=sys.stderr, flush=True)
 
 
 def _write(path: Path, found: Rows) -> None:

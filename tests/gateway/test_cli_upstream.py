@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from gateway.cli import program as cli
-from gateway.cli.admin_client import Failed, find_admin
+from gateway.cli.admin_client import find_admin
+from gateway.cli.companion import Failed
 from gateway.conf import load_text
 
 REFUSAL = {"error": {"message": 'no upstream "b"', "type": "x", "param": None, "code": "y"}}
