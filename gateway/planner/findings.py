@@ -9,8 +9,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.planner.fit import Goal, Means, Option, Planner, wilson
-from native._core import Simulated
+from gateway.planner.fit import Goal, Means, Option, Planner, attained, wilson
 
 SWING = 0.3
 TIE = 0.01  # margins below it are noise of the seed
@@ -51,10 +50,6 @@ class Relaxation:
 def of_kind(options: list[Option], is_split: bool) -> Option | None:
     """The best one."""
     return next((one for one in options if (one.layout.prefill > 0) == is_split), None)
-
-
-def attained(run: Simulated, goal: Goal) -> float:
-    return run.good(goal.ttft_s, goal.tpot_s) / run.requests
 
 
 def verdict(options: list[Option], goal: Goal) -> Verdict:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from gateway.planner.queueing import Layout, Predicted, Traffic, predict
-from gateway.planner.replay import OURS
+from gateway.planner.replay import OURS, Setup, run
 from gateway.planner.trace_files import Rows
-from native._core import Duet, Fit, Simulated, simulate
+from native._core import Duet, Fit, Simulated
 
 CHUNKS = (512, 1024, 2048, 4096, 8192)
 KEPT = 3  # layouts of either kind that are replayed
@@ -62,13 +62,20 @@ class Option:
     def attained(self, goal: Goal) -> float:
         """Of the replay; of the formula where there is none."""
         if self.run is not None:
-            return self.run.good(goal.ttft_s, goal.tpot_s) / self.run.requests
+            return attained(self.run, goal)
         late = goal.tpot_s and self.predicted.tpot_s > goal.tpot_s
         return self.predicted.in_time * (0.5 if late else 1.0)
 
 
+def attained(run: Simulated, goal: Goal) -> float:
+    """The share of requests that kept the SLOs."""
+    return run.good(goal.ttft_s, goal.tpot_s) / run.requests
+
+
 class Planner:
-    """A trace, a goal and the means; runs are kept, as several questions ask for the same."""
+    """A trace, a goal and the means; runs, and what caches save, are kept, as several questions ask
+    for the same.
+    """
 
     def __init__(self, found: Rows, goal: Goal, told: Callable[[str, float], None]) -> None:
         """`told`: hears what is under way and the share of it that is done."""
@@ -76,6 +83,7 @@ class Planner:
         self.recorded = found.packed()
         self._columns = [row.input for row in found.rows], [row.output for row in found.rows]
         self._runs: dict[tuple[Layout, Means], Simulated] = {}
+        self._traffic: dict[tuple[int, float], Traffic] = {}
 
     @property
     def rate(self) -> float:
@@ -83,8 +91,11 @@ class Planner:
 
     def predict(self, layout: Layout, means: Means) -> Predicted:
         memory = means.memory() * (layout.prefill or layout.engines)
-        traffic = Traffic.of(self.recorded.trace, self._columns, memory, self.rate * means.speed)
-        return predict(means.fit(layout.chunk_tokens), layout, traffic, self.goal.ttft_s)
+        key = (memory, self.rate * means.speed)
+        if key not in self._traffic:
+            self._traffic[key] = Traffic.of(self.recorded.trace, self._columns, *key)
+        fit = means.fit(layout.chunk_tokens)
+        return predict(fit, layout, self._traffic[key], self.goal.ttft_s)
 
     def replay(self, layout: Layout, means: Means) -> Simulated:
         key = (layout, means)
@@ -93,20 +104,18 @@ class Planner:
         return self._runs[key]
 
     def _simulated(self, layout: Layout, means: Means) -> Simulated:
-        roles = "p" * layout.prefill + "d" * layout.decode
-        return simulate(
-            self.recorded.trace,
-            OURS,
-            means.fit(layout.chunk_tokens),
+        setup = Setup(
             engines=layout.engines,
-            capacity_tokens=means.kv_tokens,
+            profile=means.profile,
+            kv_tokens=means.kv_tokens,
+            chunk_tokens=layout.chunk_tokens,
             speed=means.speed,
-            spread_s=self.recorded.tick_s,
-            seed=means.seed,
-            ttft_slo_ms=self.goal.ttft_s * 1e3,
-            tpot_slo_ms=self.goal.tpot_s * 1e3,
-            duet=Duet(roles, 1, means.link_gb_s) if layout.prefill else None,
+            ttft_s=self.goal.ttft_s,
+            tpot_s=self.goal.tpot_s,
         )
+        roles = "p" * layout.prefill + "d" * layout.decode
+        duet = Duet(roles, 1, means.link_gb_s) if layout.prefill else None
+        return run(self.recorded, setup, OURS, means.seed, duet=duet)
 
     def options(self, engines: int, means: Means) -> list[Option]:
         """Replayed layouts of so many engines, best first."""

@@ -64,6 +64,15 @@ class ModelConfig:
         return value if is_list else None
 
     @property
+    def hidden(self) -> int:
+        return self.number("hidden_size", "n_embd", "d_model")
+
+    @property
+    def widest(self) -> int:
+        """Of a feed-forward part."""
+        return self.number("intermediate_size", "ffn_dim", "n_inner", default=4 * self.hidden)
+
+    @property
     def family(self) -> str:
         return str(self.get("model_type") or "model")
 

@@ -59,7 +59,7 @@ def heads(config: ModelConfig) -> tuple[int, int, int]:
     grouped = found or inner.get("kv_n_heads")
     if not grouped:
         grouped = 1 if config.get("multi_query") else queries
-    default = config.number("hidden_size", "n_embd", "d_model") // queries
+    default = config.hidden // queries
     return queries, int(grouped), config.number("head_dim", "attention_head_dim", default=default)
 
 
@@ -133,7 +133,7 @@ def _layer(config: ModelConfig, kind: str, size: float) -> tuple[float, int, flo
 
 def _state_numbers(config: ModelConfig) -> int:
     """Numbers that a recurrent layer keeps: its state, and what its convolution looks back at."""
-    hidden = config.number("hidden_size", "n_embd", "d_model")
+    hidden = config.hidden
     if config.optional("linear_num_value_heads"):  # gated delta net
         keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
         width = config.number("linear_value_head_dim")

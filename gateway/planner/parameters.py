@@ -52,14 +52,14 @@ def _of_files(folder: Path) -> int:
 
 
 def _embeddings(config: ModelConfig) -> int:
-    hidden = config.number("hidden_size", "n_embd", "d_model")
+    hidden = config.hidden
     # Absent means tied in most families that leave it out, and small.
     tables = 1 if config.get("tie_word_embeddings") in (True, None) else 2
     return tables * config.number("vocab_size") * hidden
 
 
 def _parameters(config: ModelConfig, kinds: tuple[Layers, ...]) -> int:
-    hidden = config.number("hidden_size", "n_embd", "d_model")
+    hidden = config.hidden
     count = _embeddings(config) + hidden
     depth = sum(kind.count for kind in kinds)
     for kind in kinds:
@@ -107,8 +107,7 @@ def _recurrent(config: ModelConfig, hidden: int) -> int:
 
 
 def _dense(config: ModelConfig, hidden: int) -> int:
-    width = config.number("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
-    return (2 if config.family in _UNGATED else 3) * hidden * width
+    return (2 if config.family in _UNGATED else 3) * hidden * config.widest
 
 
 def _sparse_layers(config: ModelConfig, depth: int) -> int:

@@ -113,13 +113,11 @@ def _answers(
 ) -> tuple[float, float]:
     """(time per token, answers at once on an engine) where a share `busy` of an engine's time goes
     into steps of `step_s` that compute prompts as well."""
-    context = _context(traffic)
     per_engine = traffic.rate * fmean(traffic.outputs) / layout.decode
+    plain_s, slope_s = _step(fit, traffic)
     running = 1.0
     tpot_s = 0.0
     for _ in range(ROUNDS):
-        plain_s = fit.decode_ms(1, 0) / 1e3
-        slope_s = (fit.decode_ms(1001, round(1000 * context)) / 1e3 - plain_s) / 1000
         decode_s = plain_s + slope_s * max(0.0, running - 1)
         mixed_s = step_s + slope_s * running
         tpot_s = 1 / (busy / mixed_s + (1 - busy) / decode_s) if busy else decode_s
@@ -130,6 +128,13 @@ def _answers(
         if running > 1e5:
             return math.inf, math.inf
     return tpot_s, running
+
+
+def _step(fit: Fit, traffic: Traffic) -> tuple[float, float]:
+    """(of one answer, what each further one adds), in seconds."""
+    plain_ms = fit.decode_ms(1, 0)
+    slope_ms = (fit.decode_ms(1001, round(1000 * _context(traffic))) - plain_ms) / 1000
+    return plain_ms / 1e3, slope_ms / 1e3
 
 
 def _context(traffic: Traffic) -> float:
@@ -180,20 +185,20 @@ def _together(fit: Fit, layout: Layout, traffic: Traffic, slo_s: float) -> Predi
     chunk = layout.chunk_tokens
     extra_s, tpot_s, running = 0.0, 0.0, 0.0
     service: list[float] = []
+    plain_s, slope_s = _step(fit, traffic)
+    steps = sum(-(-(n - h) // chunk) for n, h in zip(traffic.inputs, traffic.hits, strict=True))
     for _ in range(8):  # answers slow prompts, and prompts answers
         service = _service(fit, traffic, extra_s, chunk)
-        steps = sum(-(-(n - h) // chunk) for n, h in zip(traffic.inputs, traffic.hits, strict=True))
         busy = min(STUCK, traffic.rate * fmean(service) / layout.engines)
         step_s = sum(service) / steps - extra_s
         tpot_s, running = _answers(fit, layout, traffic, busy, step_s)
         if not math.isfinite(running):
             break
-        one_s = fit.decode_ms(1001, round(1000 * _context(traffic))) - fit.decode_ms(1, 0)
-        extra_s = running * one_s / 1e6
+        extra_s = running * slope_s
     queued, waits = wait_s(traffic.rate, layout.engines, service, traffic.gap_cv2)
     # Where no prompt is computed an answer's step is under way.
     use = traffic.rate * fmean(service) / layout.engines
-    own = [s + (1 - min(1.0, use)) * fit.decode_ms(1, 0) / 2e3 for s in service]
+    own = [s + (1 - min(1.0, use)) * plain_s / 2 for s in service]
     return Predicted(
         ttft_s=queued + fmean(own),
         tpot_s=tpot_s,

@@ -13,7 +13,7 @@ from itertools import repeat
 from statistics import fmean
 
 from gateway.planner.trace_files import Recorded
-from native._core import Fit, Simulated, policies, simulate
+from native._core import Duet, Fit, Simulated, policies, simulate
 
 OURS = "kvgate"
 SHARES = [0.5, 0.9, 0.99]
@@ -73,9 +73,12 @@ def names(text: str) -> list[str]:
 
 
 def run(
-    recorded: Recorded, setup: Setup, policy: str, seed: int, shared: bool = False
-) -> Simulated:
-    """One run. Raises ValueError for a set-up that cannot be."""
+    recorded: Recorded, setup: Setup, policy: str, seed: int, *,
+    shared: bool = False, duet: Duet | None = None,
+) -> Simulated:  # fmt: skip
+    """One run. `shared`: all engines share one endless cache; `duet`: how requests may be served by
+    two of them. Raises ValueError for a set-up that cannot be.
+    """
     return simulate(
         recorded.trace,
         policy,
@@ -91,6 +94,7 @@ def run(
         loss=setup.loss,
         ttft_slo_ms=setup.ttft_s * 1e3 if setup.ask else 0.0,
         tpot_slo_ms=setup.tpot_s * 1e3 if setup.ask else 0.0,
+        duet=duet,
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, pstdev
+from statistics import fmean
 
+from gateway.planner.arrivals import gap_cv
 from gateway.planner.trace_formats import Row
 from native._core import Trace
 
@@ -22,8 +23,6 @@ SIZES = tuple(size * 1000 for size in (
     125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000,
 ))  # fmt: skip
 ENDLESS = (1 << 64) - 1
-DEPTHS = 64
-LEAST_GAPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +91,9 @@ def clients(rows: Sequence[Row]) -> Clients | None:
     return Clients(len(counts), counts[0] / total, needed, _gap_cv(times.values()))
 
 
-def _gap_cv(times: object) -> float | None:
-    weighted = weight = 0.0
-    for found in times:  # type: ignore[attr-defined]
-        gaps = [b - a for a, b in pairwise(found)]
-        mean = fmean(gaps) if len(gaps) >= LEAST_GAPS else 0.0
-        if mean > 0:
-            weighted += pstdev(gaps) / mean * len(found)
-            weight += len(found)
-    return weighted / weight if weight else None
+def _gap_cv(times: Iterable[Sequence[float]]) -> float | None:
+    known = [(cv, len(found)) for found in times if (cv := gap_cv(found)) is not None]
+    return fmean(*zip(*known, strict=True)) if known else None
 
 
 def turns(rows: Sequence[Row], block: int) -> Turns | None:

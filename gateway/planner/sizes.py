@@ -108,15 +108,14 @@ def model(config: ModelConfig, kv_dtype: str = "auto", weights_bytes: int = 0) -
     """Raises BadModel. `weights_bytes` 0: of the files beside it, or counted."""
     kept = dtype(config) if kv_dtype == "auto" else kv_dtype
     kinds = layers(config, kept)
-    hidden = config.number("hidden_size", "n_embd", "d_model")
     return Model(
         family=config.family,
         kinds=kinds,
         weights=weights(config, kinds, weights_bytes),
         kv_dtype=kept,
         heads=heads(config)[0],
-        hidden=hidden,
-        widest=config.number("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden),
+        hidden=config.hidden,
+        widest=config.widest,
         vocabulary=config.number("vocab_size"),
         context=config.optional("max_position_embeddings", "n_positions"),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -179,6 +179,5 @@ def mooncake(found: Rows) -> Iterator[bytes]:
 
 def write_mooncake(found: Rows, path: Path) -> None:
     """Raises OSError, ValueError."""
-    lines: Iterable[bytes] = mooncake(found)
     with path.open("wb") as file:
-        file.writelines(lines)
+        file.writelines(mooncake(found))

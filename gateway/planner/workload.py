@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import StatisticsError, correlation
 from typing import Any
 
 from gateway.planner.arrivals import Arrivals, arrivals
@@ -88,8 +89,7 @@ def analyse(
 
 def _correlation(xs: Sequence[int], ys: Sequence[int]) -> float:
     """Pearson's; 0 where one of them does not vary."""
-    count = len(xs)
-    mean_x, mean_y = sum(xs) / count, sum(ys) / count
-    both = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    squares = sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys)
-    return float(both / squares**0.5) if squares else 0.0
+    try:
+        return correlation(xs, ys)
+    except StatisticsError:
+        return 0.0
