@@ -135,8 +135,11 @@ class Gateway:
         assert isinstance(data, dict)
         return data
 
-    def wait_each(self, holds: Callable[[Any], bool], what: str, timeout_s: float = 20.0) -> None:
-        """Until every worker, by itself, has shown a status for which `holds` is true.
+    def wait_each(
+        self, holds: Callable[[Any], bool], what: str, timeout_s: float = 20.0, workers: int = 2
+    ) -> None:
+        """Until every worker, by itself, has shown a status for which `holds` is true; there are to
+        be `workers` of them.
 
         A connection goes to whichever worker takes it, so that any number of good answers may
         all be of one: each has to be heard.
@@ -149,11 +152,12 @@ class Gateway:
             except (OSError, AssertionError, ValueError):
                 return False  # the one that answered has just died
             (good.add if holds(document) else good.discard)(document["pid"])
-            return good >= {
+            there = {
                 process["pid"]
                 for process in document["processes"]
                 if process["kind"] == "worker" and process["state"] in ("starting", "serving")
             }
+            return len(there) >= workers and good >= there
 
         waiting.until(all_good, f"{what}, in every worker", timeout_s)
 

@@ -69,33 +69,29 @@ class Fleet:
         """What each worker thinks of each engine, by pid and address."""
         said: dict[int, Rows] = {}
 
-        def both() -> bool:
-            try:
-                document = self.status()
-            except (OSError, AssertionError, ValueError):
-                return False  # the one that answered has just died
+        def heard(document: dict[str, Any]) -> bool:
             engines = document["upstreams"]["main"]["engines"]
             said[document["pid"]] = {row["address"]: row["kv"] for row in engines}
-            return len(said) >= 2
+            return True
 
-        waiting.until(both, "both workers to answer", 10)
+        self.gateway.wait_each(heard, "both workers to answer", 10)
         return said
 
     def wait_exact(self, address: str, next_batch: int | None = None) -> None:
         """Until both workers know all that this engine has said."""
 
-        def exact() -> bool:
-            rows = [worker.get(address) for worker in self.rows().values()]
-            return all(
+        def exact(document: dict[str, Any]) -> bool:
+            rows = {row["address"]: row["kv"] for row in document["upstreams"]["main"]["engines"]}
+            row = rows.get(address)
+            return (
                 row is not None
                 and row["trust"] == "exact"
                 and row["worst"] == "exact"
                 and (next_batch is None or row["events"]["next"] == next_batch)
-                for row in rows
             )
 
         try:
-            waiting.until(exact, f"{address} to be exact at {next_batch}", 20)
+            self.gateway.wait_each(exact, f"{address} to be exact at {next_batch}")
         except waiting.NeverHappened as error:
             raise AssertionError(f"{error}\n{self.rows()}\n{self.gateway.log()[-3000:]}") from None
 
