@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -23,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+import jsonline  # noqa: E402
 
 from gateway import __version__  # noqa: E402
 from gateway.planner.trace_files import load  # noqa: E402
@@ -102,7 +103,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     options = parser.parse_args()
     found = {name: round(value, 2) for name, value in figures(options.rounds).items()}
     for name, value in found.items():
@@ -114,10 +115,7 @@ def main() -> int:
         "machine": f"{platform.machine()} {os.cpu_count()} cores",
         **found,
     }
-    if options.json == "-":
-        print(json.dumps(line))
-    elif options.json:
-        Path(options.json).write_text(json.dumps(line) + "\n")
+    jsonline.write(line, options.json)
     return 0
 
 

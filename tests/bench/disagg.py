@@ -23,7 +23,6 @@ The trace is public, under Apache-2.0: see policies.py.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -38,7 +37,8 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-from policies import find  # noqa: E402
+import jsonline  # noqa: E402
+from policies import find, traces_option  # noqa: E402
 
 from gateway import __version__  # noqa: E402
 from gateway.planner.replay import OURS  # noqa: E402
@@ -133,10 +133,9 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    default = os.environ.get("KVGATE_TRACES") or str(ROOT.parent / "traces")
-    add("--traces", type=Path, default=Path(default), metavar="DIR")
+    traces_option(parser)
     add("--seeds", type=int, default=5)
-    add("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     return parser.parse_args()
 
 
@@ -186,10 +185,7 @@ def main() -> int:
         "cells_won_share": round(won, 4),
         "margins_8192": {"worst": round(worst_8192, 4), "won_share": round(won_8192, 4)},
     }
-    if given.json == "-":
-        print(json.dumps(line))
-    elif given.json:
-        Path(given.json).write_text(json.dumps(line) + "\n")
+    jsonline.write(line, given.json)
     return 0
 
 

@@ -34,6 +34,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import jsonline
 import kvbm_tier
 from harness.seaweed import program
 from kvbm_rig import DEPTH, Rig, name
@@ -168,7 +169,7 @@ def host(root: Path, rounds: int, block: int = 1 << 20, count: int = 64) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="kvbm's store against the disk itself")
-    parser.add_argument("--json", metavar="FILE", help="one JSON line; - for stdout")
+    jsonline.option(parser)
     parser.add_argument("--dir", type=Path, help="where the disk is (a temporary directory)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mib", type=int, default=256, help="moved per round and direction")
@@ -197,10 +198,7 @@ def main() -> None:
     found = {key: round(value, 3) for key, value in found.items()}
     for key, value in found.items():
         print(f"{key:24} {value:10.3f}", file=sys.stderr)
-    if options.json == "-":
-        print(json.dumps(found))
-    elif options.json:
-        Path(options.json).write_text(json.dumps(found) + "\n")
+    jsonline.write(found, options.json)
 
 
 if __name__ == "__main__":

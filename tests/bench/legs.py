@@ -26,6 +26,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import jsonline
+
 ROOT = Path(__file__).parents[2]
 LIMIT_MS = 2.0
 START_S = 30.0
@@ -205,7 +207,7 @@ async def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the line there; - = stdout")
+    jsonline.option(parser)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--blocks", type=int, default=256, help="blocks that the parameters name")
     parser.add_argument("--words", type=int, default=800, help="words of a prompt")
@@ -216,10 +218,7 @@ def main() -> None:
         print(f"{row['connections']:3} connections: p50 {row['p50_ms']:.3f} ms, "
               f"p99 {row['p99_ms']:.3f} ms", file=sys.stderr)  # fmt: skip
     print(f"of the gateway: p99 at most {line['second_leg_p99_ms']:.3g} ms", file=sys.stderr)
-    if options.json == "-":
-        print(json.dumps(line))
-    elif options.json:
-        Path(options.json).write_text(json.dumps(line) + "\n")
+    jsonline.write(line, options.json)
 
 
 if __name__ == "__main__":

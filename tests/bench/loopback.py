@@ -32,6 +32,7 @@ from typing import Any
 
 import agreement
 import caller
+import jsonline
 import proc
 import rig
 import scaled
@@ -237,7 +238,7 @@ def options() -> argparse.Namespace:
     add("--serial", type=int, default=400, help="requests sent one by one; 0 = none")
     add("--policies", type=lambda text: text.split(","), default=list(POLICIES), metavar="A,B")
     add("--near", type=float, default=0.02, help="shares that are as good as equal")
-    add("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     return parser.parse_args()
 
 
@@ -250,9 +251,7 @@ def main() -> int:
     line |= {"bench": "loopback", "when": datetime.now(UTC).isoformat(timespec="seconds")}
     line["options"] = shown
     print(table(line), file=sys.stderr)
-    if args.json:
-        with open(1 if args.json == "-" else args.json, "w") as out:
-            print(json.dumps(line), file=out)
+    jsonline.write(line, args.json)
     return 0
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import jsonline
 import proc
 import proxies
 import uvloop
@@ -234,7 +235,7 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     add("--turns", type=int, help="150; 3 with --instructions")
     add("--requests", type=int, help="of a slice: 320; 96 with --instructions")
     add("--warm", type=int, help="requests to each server before: 2000; 200 with --instructions")
@@ -258,9 +259,7 @@ def main() -> int:
     line |= {"bench": "paired", "when": datetime.now(UTC).isoformat(timespec="seconds")}
     line["options"] = {key: value for key, value in vars(args).items() if key != "json"}
     print(table(line), file=sys.stderr)
-    if args.json:
-        with open(1 if args.json == "-" else args.json, "w") as out:
-            print(json.dumps(line), file=out)
+    jsonline.write(line, args.json)
     return 0
 
 

@@ -13,8 +13,6 @@ The trace is public, under Apache-2.0: see policies.py.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +20,8 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-from policies import path_of  # noqa: E402
+import jsonline  # noqa: E402
+from policies import path_of, traces_option  # noqa: E402
 
 from gateway.planner.fit import Goal, Means, Planner  # noqa: E402
 from gateway.planner.queueing import Layout  # noqa: E402
@@ -52,10 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    default = os.environ.get("KVGATE_TRACES") or str(ROOT.parent / "traces")
-    parser.add_argument("--traces", type=Path, default=Path(default), metavar="DIR")
+    traces_option(parser)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     given = parser.parse_args()
     found = rows(path_of(given.traces, "conversation"))
     planner = Planner(found, Goal(0.0, 0.0), lambda *_: None)
@@ -77,10 +75,7 @@ def main() -> int:
     worst = max(abs(cell["error"]) for cell in first.values())
     line = {"bench": "planner", "seeds": given.seeds, "cells": first, "loaded_links": loaded,
             "worst": worst}  # fmt: skip
-    if given.json == "-":
-        print(json.dumps(line))
-    elif given.json:
-        Path(given.json).write_text(json.dumps(line) + "\n")
+    jsonline.write(line, given.json)
     return 0
 
 

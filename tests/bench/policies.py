@@ -14,7 +14,6 @@ conversation_trace.jsonl and synthetic_trace.jsonl. `--traces`, or KVGATE_TRACES
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -26,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+import jsonline  # noqa: E402
 
 from gateway import __version__  # noqa: E402
 from gateway.planner.replay import OURS, Result, Setup, bound, result  # noqa: E402
@@ -45,6 +46,11 @@ TARGETS = {
     "synthetic_2m_x1.5": 0.96,
 }
 BELOW = 0.01
+
+
+def traces_option(parser: argparse.ArgumentParser) -> None:
+    default = os.environ.get("KVGATE_TRACES") or str(ROOT.parent / "traces")
+    parser.add_argument("--traces", type=Path, default=Path(default), metavar="DIR")
 
 
 def find(folder: Path, name: str) -> Recorded:
@@ -115,12 +121,11 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    default = os.environ.get("KVGATE_TRACES") or str(ROOT.parent / "traces")
-    add("--traces", type=Path, default=Path(default), metavar="DIR")
+    traces_option(parser)
     add("--policies", default="all", metavar="A,B")
     add("--cells", default="", metavar="TEXT", help="only cells whose name has TEXT in it")
     add("--seeds", type=int, default=5)
-    add("--json", metavar="FILE", help="- = stdout")
+    jsonline.option(parser)
     return parser.parse_args()
 
 
@@ -157,10 +162,7 @@ def main() -> int:
         "e2e_mean_s": column("e2e_mean_s"),
         "missed": missed,
     }
-    if given.json == "-":
-        print(json.dumps(line))
-    elif given.json:
-        Path(given.json).write_text(json.dumps(line) + "\n")
+    jsonline.write(line, given.json)
     return 0
 
 

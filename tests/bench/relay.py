@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import evidence
+import jsonline
 import proc
 import proxies
 import report
@@ -219,7 +220,7 @@ def names(text: str) -> list[str]:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="PATH", help="where the JSON line goes; - is stdout")
+    jsonline.option(parser)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--slices", type=int, default=1, help="so often, in turn, each scenario of a round"
@@ -279,9 +280,7 @@ def main() -> int:
     line |= about | {"date": datetime.now(UTC).isoformat(timespec="seconds"), "pinned": args.pin}
     print(report.table(line), file=sys.stderr)
     print(f"noise: {line['noise']}", file=sys.stderr)
-    if args.json:
-        with open(1 if args.json == "-" else args.json, "w") as out:
-            print(json.dumps(line), file=out)
+    jsonline.write(line, args.json)
     return 1 if line["errors"] else 0
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import random
 import statistics
@@ -35,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import fleet
+import jsonline
 import routing_tokens
 
 from native import _core
@@ -212,7 +212,7 @@ def selects(index: Index, slots: list[int], asked: list[bytes], rounds: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - is stdout")
+    jsonline.option(parser)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     rounds = 1 if args.quick else 5
@@ -224,11 +224,8 @@ def main() -> None:
     figures |= routing_tokens.figures(args.quick)
     for name, value in figures.items():
         print(f"{name:28} {value:14,.2f}", file=sys.stderr)
-    line = json.dumps({"machine": platform.processor() or platform.machine()} | figures)
-    if args.json == "-":
-        print(line)
-    elif args.json:
-        Path(args.json).write_text(line + "\n")
+    line = {"machine": platform.processor() or platform.machine()} | figures
+    jsonline.write(line, args.json)
 
 
 if __name__ == "__main__":
