@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from engines.vllm.daemon_link import DaemonLink
 
+# A store that is asked for again in later steps, until it is given up.
+ATTEMPTS = 64
 RESULTS = {MISS: LookupResult.MISS, PENDING: LookupResult.HIT_PENDING}
 
 
@@ -45,6 +47,7 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
         self._seats: ArenaSeats | None = None
         # The tiers that blocks of a request came from, until it has ended.
         self._sources: dict[str, dict[bytes, int]] = {}
+        self._attempts: dict[str, int] = {}
         self._shown = Figures()
 
     @property
@@ -81,13 +84,18 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
     def prepare_store(
         self, keys: Collection[bytes], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
-        granted = []
-        if self._seats is not None:
-            granted = self._seats.reserve(list(keys), is_chain=self._groups == 1)
-        place = self._seats.place if self._seats is not None else None
+        if self._seats is None:
+            return PrepareStoreOutput([], ArenaSpec(None, []), [])
+        granted = self._seats.reserve(list(keys), is_chain=self._groups == 1)
+        if granted is None:
+            attempts = self._attempts.get(req_context.req_id, 0) + 1
+            self._attempts[req_context.req_id] = attempts
+            if attempts <= ATTEMPTS:
+                return None
+            granted = []
         return PrepareStoreOutput(
             keys_to_store=[name for name, _ in granted],
-            store_spec=ArenaSpec(place, [seat for _, seat in granted]),
+            store_spec=ArenaSpec(self._seats.place, [seat for _, seat in granted]),
             evicted_keys=[],
         )
 
@@ -103,6 +111,7 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._sources.pop(req_context.req_id, None)
+        self._attempts.pop(req_context.req_id, None)
         if self._seats is not None:
             self._seats.forget(req_context.req_id)
 

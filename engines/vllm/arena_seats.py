@@ -22,7 +22,7 @@ from engines.vllm.doomed import Doomed
 from native import _core
 
 PENDING = -1
-OK, THERE = 0, 23
+OK, LOST, THERE = 0, 21, 23
 # After vLLM forgot its jobs: steps until no worker is at their seats any more.
 STALE_STEPS = 4
 
@@ -101,7 +101,7 @@ class ArenaSeats:
 
     def _is_another(self) -> bool:
         """Whether the connection is not the one that seats were given on."""
-        return self._client.stats()["connects"] != self._connects
+        return self._client.connects != self._connects
 
     def _lose(self) -> None:
         """Seats of the connection before: what workers are at is void, the rest was never there."""
@@ -111,7 +111,7 @@ class ArenaSeats:
         self._writing = dict.fromkeys(self._writing)
         self._stale.clear()
         if self._is_there:
-            self._connects = self._client.stats()["connects"]
+            self._connects = self._client.connects
             self._look_at_arena()
 
     def _look_at_arena(self) -> None:
@@ -184,13 +184,18 @@ class ArenaSeats:
         self.figures.loaded += len(seats)
         self._release([seat for seat in seats if seat is not None])
 
-    def reserve(self, names: Sequence[bytes], *, is_chain: bool) -> list[tuple[bytes, Seat]]:
-        """Seats for a worker to write to, of the blocks that have to be written."""
+    def reserve(
+        self, names: Sequence[bytes], *, is_chain: bool
+    ) -> list[tuple[bytes, Seat]] | None:
+        """Seats for a worker to write to, of the blocks that have to be written. None: the daemon
+        did not answer in time, ask again."""
         granted: list[tuple[bytes, Seat]] = []
         refused: list[Seat] = []
         for at in range(0, len(names), BATCH_MAX) if self._is_there else ():
             part = names[at : at + BATCH_MAX]
             answers = self._client.reserve(part, chain=is_chain)
+            if all(status == LOST for status, _, _ in answers) and not granted:
+                return None
             for name, (status, page, generation) in zip(part, answers, strict=True):
                 self.figures.shed += status not in (OK, THERE)
                 if status == OK:
@@ -255,7 +260,7 @@ class ArenaSeats:
     def _fetch(self, request: str, names: list[bytes], now: float) -> None:
         number = next(self._numbers)
         if self._client.fetch(number, names, deadline_us=self._load_us):
-            self._fetches[number] = (self._client.stats()["connects"], request, names)
+            self._fetches[number] = (self._client.connects, request, names)
             return
         self.figures.failed += len(names)
         self._doomed.add(names, now)

@@ -69,6 +69,7 @@ class DaemonLink:
             probe(kv_cache_utils.NONE_HASH),
             self._row,
             recompute_us=min(int(recompute_us), 2**32 - 1),
+            lookup_us=int(options.patience_ms * 1000),
             token=self._token,
         )
         if region is not None:

@@ -151,6 +151,23 @@ impl KvbmClient {
         self.client().link().is_usable(clock_us())
     }
 
+    /// Connections since the start: another number, another connection.
+    #[getter]
+    fn connects(&self) -> u64 {
+        self.client().link().connects
+    }
+
+    /// Microseconds until so many blocks from the disk and from the remote tier would be loaded, by how
+    /// loads go now.
+    fn expected_us(&self, disk: u64, remote: u64) -> u64 {
+        self.client().expected_us(disk, remote)
+    }
+
+    /// Tells the daemon, with the next report, of blocks that were found and computed all the same.
+    fn count_gated(&self, blocks: u64) {
+        self.client().count_gated(blocks);
+    }
+
     /// Why there is no connection; empty when there is one.
     #[getter]
     fn trouble(&self) -> String {

@@ -90,6 +90,7 @@ class Engine:
     def reserve(self, blocks: list[int]) -> list[Seat]:
         names = [name(n) for n in blocks]
         granted = self.seats.reserve(names, is_chain=True)
+        assert granted is not None
         return [seat for _, seat in granted]
 
     def write(self, blocks: list[int]) -> None:
