@@ -74,8 +74,8 @@ fuzz: venv  ## parsers and protocol with bad input, FUZZ_SECONDS=300 each
 docs: venv  ## write the generated pages anew
 	$(BIN)/python -m gateway.conf.reference > docs/directives.md
 	$(BIN)/python -m gateway.conf.reference --example > examples/full.conf
-	$(BIN)/python -m gateway.reference errors > docs/errors.md
-	$(BIN)/python -m gateway.reference metrics > docs/metrics.md
+	$(BIN)/python -m gateway.cli.reference errors > docs/errors.md
+	$(BIN)/python -m gateway.cli.reference metrics > docs/metrics.md
 	$(BIN)/python -m kvbm.reference directives > docs/kvbm-directives.md
 	$(BIN)/python -m kvbm.reference metrics > docs/kvbm-metrics.md
 

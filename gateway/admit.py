@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import errors
-from gateway.addresses import address
+from gateway.site.addresses import address
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.plan import Plan
+    from gateway.site.plan import Plan
 
 STREAM = -1  # the relay's word: the body passes through unread
 _REFUSED_METHODS = frozenset({b"TRACE", b"CONNECT"})

@@ -30,19 +30,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import errors, roles
+from gateway import errors
 from gateway.admin_access import CLIENT, admin_refusal
 from gateway.admit import denied
 from gateway.context import OWN_PATHS
+from gateway.disagg import roles
 from gateway.explain import Explainer
-from gateway.orders import Answer
+from gateway.process.orders import Answer
 from native.relay import AsgiClient
 
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
     from gateway.pipeline import Pipeline
-    from gateway.plan import Plan
-    from gateway.server import Listener
+    from gateway.process.server import Listener
+    from gateway.site.plan import Plan
     from gateway.status import Status
 
 Ask = Callable[[dict[str, Any]], Awaitable[Answer]]

@@ -18,35 +18,36 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from gateway import api, fronts, tls
+from gateway import api
 from gateway.admit import Gatehouse
-from gateway.caches import Caches
 from gateway.conf.model import Config, Server
-from gateway.decisions import Decisions
-from gateway.discovery import Discovery
-from gateway.engine_tokens import EngineTokens
-from gateway.engines import EngineTable
-from gateway.fronts import Front
-from gateway.health import Health
-from gateway.inquiry import Inquiry, hear
+from gateway.disagg.metrics import DisaggCollector
+from gateway.fleet.engines import EngineTable
+from gateway.fleet.health import Health
+from gateway.fleet.models import Models
+from gateway.fleet.responses import ResponseMap
+from gateway.fleet.upstream import ControlPlane, tls_context
+from gateway.kv.caches import Caches
+from gateway.kv.decisions import Decisions
+from gateway.kv.discovery import Discovery
+from gateway.kv.engine_tokens import EngineTokens
+from gateway.kv.event_metrics import EventCollector
+from gateway.kv.inquiry import Inquiry, hear
+from gateway.kv.metrics import KvCollector
+from gateway.kv.token_source import TokenSource
+from gateway.kv.tokens import TokenSources
 from gateway.logs import Writer, check_log, log, open_error_log
-from gateway.memory import Memory
 from gateway.metrics import KvgateCollector, registry
-from gateway.metrics_disagg import DisaggCollector
-from gateway.metrics_events import EventCollector
-from gateway.metrics_kv import KvCollector
-from gateway.models import Models
-from gateway.orders import Address
 from gateway.pipeline import Pipeline
-from gateway.pulse import Pulse
+from gateway.process.memory import Memory
+from gateway.process.orders import Address
+from gateway.process.pulse import Pulse
+from gateway.process.server import Listener
+from gateway.process.sockets import Wanted
 from gateway.record import Recorder
-from gateway.responses import ResponseMap
-from gateway.server import Listener
-from gateway.sockets import Wanted
+from gateway.site import fronts, tls
+from gateway.site.fronts import Front
 from gateway.status import Life, Status
-from gateway.token_source import TokenSource
-from gateway.tokens import TokenSources
-from gateway.upstream import ControlPlane, tls_context
 from native import relay
 from native._core import Index
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.engine import Engine
-    from gateway.engines import Group
+    from gateway.disagg.two_legs import TwoLegs
     from gateway.errors import GatewayError
-    from gateway.plan import Plan
-    from gateway.routed import Routed
-    from gateway.two_legs import TwoLegs
-    from native._core import Limiter, Scan
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import Group
+    from gateway.kv.routed import Routed
+    from gateway.site.plan import Plan
+    from native._core import Grip, Scan
     from native.relay import Client, Edits, Leg, Request
 
 
@@ -103,7 +103,7 @@ class Context:
         self.request_id = request_id  # made here; the client's own is only echoed
         self.lane = "express"  # or "starlette"
         self.inside = False  # it holds a place of the worker's
-        self.held: tuple[Limiter, tuple[bytes, ...]] | None = None  # places in zones of limit_conn
+        self.held: Grip | None = None  # places in zones of limit_conn
         self.delay_s = 0.0  # how long a rate makes it wait
         self.policy: Mapping[str, str | float] = {}  # what it asks for by policy headers
         self.made: dict[str, str] | None = None  # variables of maps, sets and groups used so far

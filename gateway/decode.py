@@ -15,7 +15,7 @@ from native.relay import Edits
 if TYPE_CHECKING:
     from engines.vllm.handoff import Handed
     from gateway.context import Context
-    from gateway.engine import Engine
+    from gateway.fleet.engine import Engine
     from native.relay import Leg
 
 CLIENT_ID_MAX = 128

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from gateway import decode, errors
 from gateway.context import CLIENT_LEFT, Context
 from gateway.over import OVER
-from gateway.plan import ADDED_STATUSES
-from gateway.turn import turn
+from gateway.site.plan import ADDED_STATUSES
+from gateway.site.turn import turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,19 +15,20 @@ from random import getrandbits
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import decode, errors, policy, prefill, relay_faults
+from gateway import decode, errors, prefill, relay_faults
 from gateway.context import CLIENT_LEFT, Attempt, Context
+from gateway.disagg.push import Pushed
+from gateway.disagg.two_legs import TwoLegs
 from gateway.ending import Ending
 from gateway.logs import log
 from gateway.pick import by_prompt, pick, pinned
-from gateway.plan import ADDED_STATUSES
-from gateway.push import Pushed
 from gateway.retry import Ended, step
-from gateway.two_legs import TwoLegs
+from gateway.site import policy
+from gateway.site.plan import ADDED_STATUSES
 from gateway.verdict import fault, mark
 
 if TYPE_CHECKING:
-    from gateway.engine import Engine
+    from gateway.fleet.engine import Engine
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
@@ -124,6 +125,11 @@ class Exchange(Ending):
             if ctx.two is not None:
                 ctx.two.answered(leg)
             self.abandon()
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self.ctx.two is not None:
+            self.ctx.two.left()
 
     def _give(self, tokens: int = -1) -> None:
         """The leg is out of the ledger, if one is there."""

@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway import errors, pick, policy, prompt
-from gateway.catalog import Catalog
+from gateway import errors, pick, prompt
 from gateway.conf.model import PolicyHeader
 from gateway.conf.policies import BY_NAME, full_name, read
 from gateway.conf.units import BadValue
+from gateway.fleet.catalog import Catalog
+from gateway.kv.routed import TIERS, Routed
 from gateway.paths import plain
-from gateway.routed import TIERS, Routed
+from gateway.site import policy
 from native._core import Row, rewrite, scan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.decisions import Decisions
-    from gateway.engine import Engine
-    from gateway.engines import EngineTable, Group
-    from gateway.models import Models
-    from gateway.team import Team
-    from gateway.tokens import TokenSources
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import EngineTable, Group
+    from gateway.fleet.models import Models
+    from gateway.fleet.team import Team
+    from gateway.kv.decisions import Decisions
+    from gateway.kv.tokens import TokenSources
 
 Document = dict[str, Any]
 DEFAULT_PATHS = (("messages", "/v1/chat/completions"), ("prompt", "/v1/completions"),

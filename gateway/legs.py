@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.plan import OWN_PREFIX
+from gateway.site.plan import OWN_PREFIX
 from native.relay import Leg, RequestPlan, Sink
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.engine import Engine
+    from gateway.fleet.engine import Engine
     from native.relay import Pool
 
 RANK = b"x-data-parallel-rank"

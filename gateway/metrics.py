@@ -20,7 +20,7 @@ from gateway.stats import OUTCOMES
 from gateway.status import shared_state
 
 if TYPE_CHECKING:
-    from gateway.engines import EngineTable
+    from gateway.fleet.engines import EngineTable
     from gateway.stats import Statistics
 
 

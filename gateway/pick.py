@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway import policy
+from gateway.site import policy
 from native._core import Ask
 
 PAIRS_TRIED = 4
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.context import Context
-    from gateway.engine import Engine
-    from gateway.engines import Group
-    from gateway.routed import Routed
-    from gateway.team import Team
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import Group
+    from gateway.fleet.team import Team
+    from gateway.kv.routed import Routed
     from native._core import Choice
 
 

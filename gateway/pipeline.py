@@ -14,23 +14,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from gateway import admit, errors, policy, prompt, relay_faults, route
-from gateway.addresses import address
+from gateway import admit, errors, prompt, relay_faults, route
 from gateway.context import OWN_PATHS, Context
 from gateway.exchange import Exchange
+from gateway.fleet.responses import id_in_path
 from gateway.ids import Ids
-from gateway.responses import id_in_path
-from gateway.returned import give_back
+from gateway.site import policy
+from gateway.site.addresses import address
+from gateway.site.returned import give_back
 from native import relay
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
-    from gateway.engine import Engine
-    from gateway.engines import EngineTable
-    from gateway.fronts import Front
-    from gateway.models import Models
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import EngineTable
+    from gateway.fleet.models import Models
+    from gateway.kv.tokens import TokenSources
     from gateway.record import Recorder
-    from gateway.tokens import TokenSources
+    from gateway.site.fronts import Front
     from native._core import Scan
 
 EXPRESS_BODY_MAX = 1 << 20

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from engines.vllm import handoff
 from gateway.legs import dress
+from native.relay import Nobody
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.engine import Engine
-    from native.relay import Leg, Sink
+    from gateway.fleet.engine import Engine
+    from native.relay import Leg
 
 BLOCK = 16  # tokens, where no engine has said
 REPLY_MAX = 8 << 20  # a million blocks
@@ -62,12 +63,10 @@ def _why_one(ctx: Context, block: int) -> str:
     return "short" if kv.prompt.tokens < block else ""
 
 
-def build(
-    ctx: Context, engine: Engine, leg_id: str, owner: object, sink: Sink | None = None
-) -> Leg:
-    """A leg to `engine` whose reply is kept, not started."""
+def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
+    """A leg to `engine` whose reply is kept, not started. It outlives its client."""
     assert ctx.kv is not None and ctx.body is not None
-    leg = dress(ctx, engine, leg_id, owner, sink)
+    leg = dress(ctx, engine, leg_id, owner, Nobody())
     leg.body = handoff.prefill_body(ctx.kv.path, ctx.body)
     leg.keep_max = REPLY_MAX
     return leg

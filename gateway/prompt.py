@@ -16,15 +16,15 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from engines.vllm.chat import Ids, PromptInput, Texts
-from gateway.engine_tokens import NoIds, Question
+from gateway.kv.engine_tokens import NoIds, Question
+from gateway.kv.routed import Routed
 from gateway.paths import PROMPTED
-from gateway.routed import Routed
 from native._core import Prompt
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.token_source import TokenSource
-    from gateway.vocabulary import Vocabulary
+    from gateway.kv.token_source import TokenSource
+    from gateway.kv.vocabulary import Vocabulary
 
 # Parts of a body in an order in which a conversation only grows at its end.
 _PARTS = ("tools", "system", "instructions", "messages", "prompt", "input")

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.context import CLIENT_LEFT, OWN_PATHS
-from gateway.limits import leave
+from gateway.fleet.responses import ID_PREFIX
 from gateway.logs import log
-from gateway.responses import ID_PREFIX
+from gateway.site.limits import leave
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
     from gateway.context import Context
-    from gateway.decisions import Decisions
-    from gateway.responses import ResponseMap
+    from gateway.fleet.responses import ResponseMap
+    from gateway.kv.decisions import Decisions
     from gateway.stats import Statistics
 
 COMPLETE = "--"
@@ -35,7 +35,7 @@ def termination(ctx: Context) -> str:
     """The two letters. Pure."""
     leg = ctx.leg
     if ctx.status == CLIENT_LEFT:
-        if leg is not None and leg.error is not None and leg.error.startswith("client_"):
+        if leg is not None and (leg.error or "client_").startswith("client_"):
             return "C" + _PHASES[leg.phase]
         return "CR" if ctx.request.body is None else "CQ"
     if ctx.error is not None:
@@ -73,11 +73,9 @@ class Recorder:
         if ctx.held:
             leave(ctx)
         leg = ctx.leg
-        ctx.termination = (
-            COMPLETE
-            if leg is not None and leg.error is None and (ctx.error is None)
-            else termination(ctx)
-        )
+        faultless = leg is not None and leg.error is None and ctx.error is None
+        complete = faultless and ctx.status != CLIENT_LEFT
+        ctx.termination = COMPLETE if complete else termination(ctx)
         if ctx.path in OWN_PATHS:
             return  # probes are not traffic: they would drown it, and a 503 of theirs is no failure
         if ctx.error is None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway import errors, policy
+from gateway import errors
 from gateway.conf.resolve_proxy import split_target
 from gateway.forms import model_span
 from gateway.paths import PROMPTED, is_inference, plain
-from gateway.plan import FORBIDDEN
-from gateway.sites import upstream_target
+from gateway.site import policy
+from gateway.site.plan import FORBIDDEN
+from gateway.site.sites import upstream_target
 from native._core import Scan, rewrite, scan
 
 if TYPE_CHECKING:
-    from gateway.catalog import Named
     from gateway.context import Context
-    from gateway.engine import Engine
+    from gateway.fleet.catalog import Named
+    from gateway.fleet.engine import Engine
 
 SHOWN_MAX = 200  # characters of a client's text in an error message
 

@@ -15,14 +15,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
-from gateway.orders import State
+from gateway.process.orders import State
 
 if TYPE_CHECKING:
-    from gateway.caches import Caches
-    from gateway.engine import Engine
-    from gateway.engines import EngineTable
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import EngineTable
+    from gateway.kv.caches import Caches
+    from gateway.kv.tokens import TokenSources
     from gateway.stats import Statistics
-    from gateway.tokens import TokenSources
 
 Document = dict[str, Any]  # JSON
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway import errors, marks, relay_faults
+from gateway import errors, relay_faults
+from gateway.fleet import marks
 from gateway.logs import log
 
 if TYPE_CHECKING:
     from gateway.context import Context
-    from gateway.engine import Engine
-    from gateway.engines import Group
+    from gateway.fleet.engine import Engine
+    from gateway.fleet.engines import Group
     from native.relay import Leg
 
 

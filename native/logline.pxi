@@ -210,14 +210,17 @@ cdef class LogLine:
         if self.escape == ESCAPE_DEFAULT:
             out.add(b"-", 1)
 
-    cdef _text(self, value, LogBuffer out):
+    cdef _text(self, str value, LogBuffer out):
         """Text made by the gateway or read as latin-1 from the wire."""
         cdef bytes raw
         if value is None:
             self._absent(out)
             return
+        if PyUnicode_IS_ASCII(value):
+            out.add_escaped(<const char*>PyUnicode_DATA(value), PyUnicode_GET_LENGTH(value), self.escape)
+            return
         raw = (<str>value).encode("latin-1", "replace")
-        if self.escape == ESCAPE_JSON and not (<str>value).isascii():
+        if self.escape == ESCAPE_JSON:
             raw = _utf8(raw)
         out.add_escaped(PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), self.escape)
 

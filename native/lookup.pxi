@@ -6,13 +6,20 @@ cdef enum:
 cdef enum:
     T_GETTER, T_HEADER, T_ADDR, T_METHOD, T_STATUS, T_MAP
 
+cdef enum:
+    ROOTS_KNOWN_MAX = 1024      # texts at the root of maps that read each other whose value is kept
+
+cdef list _STATUSES = [f"{number:03d}" for number in range(600)]
+
 
 cdef class Lookup:
     """`$name` of a map, as a function from the context to its text. `known`, which its owner fills, holds
     texts whose value depends on nothing else; `work(ctx)` does it all, and keeps the value for the request.
-    What `known` has of a text that can no longer change is not kept: it is as quickly found again."""
+    What `known` has of a text that can no longer change is not kept: it is as quickly found again. Where the
+    text is another map's value, `roots` leads from the text that the first of them reads to the last one's."""
     cdef readonly str name
     cdef readonly dict known
+    cdef dict roots
     cdef object work
     cdef int code
     cdef object source
@@ -22,6 +29,7 @@ cdef class Lookup:
         self.name = name
         self.work = work
         self.known = {}
+        self.roots = {}
         self.settled = NEVER
 
     def read_from(self, str variable, source, str settled):
@@ -51,13 +59,32 @@ cdef class Lookup:
         elif not ctx.plan.made.plain:
             return ctx.plan.made.read(ctx, self.name)
         if self.settled == ALWAYS or self.settled == ENDED and ctx.t_end:
-            found = self.known.get(self.text(ctx))
+            # Nothing made: no `set` and no group stands for one of the maps on the way.
+            found = self.of_root(self.root(ctx)) if made is None else self.known.get(self.text(ctx))
             if found is not None:
                 return found
         return self.work(ctx)
 
+    cdef str root(self, ctx):
+        return (<Lookup>self.source).root(ctx) if self.code == T_MAP else self.text(ctx)
+
+    cdef str of_root(self, str root):
+        """The value, where every map on the way knows its text; else None."""
+        cdef object found
+        if self.code != T_MAP:
+            return self.known.get(root)
+        found = self.roots.get(root)
+        if found is None:
+            found = self.known.get((<Lookup>self.source).of_root(root))
+            if found is not None:
+                if len(self.roots) >= ROOTS_KNOWN_MAX:
+                    self.roots.clear()
+                self.roots[root] = found
+        return found
+
     cdef str text(self, ctx):
         cdef int code = self.code
+        cdef Py_ssize_t status
         cdef object value
         if code == T_HEADER:
             return _header_text(ctx.request, self.source)
@@ -68,8 +95,8 @@ cdef class Lookup:
         if code == T_METHOD:
             return ctx.request.method.decode("latin-1")
         if code == T_STATUS:
-            value = ctx.status
-            return str(value) if value >= 100 else f"{value:03d}"
+            status = ctx.status
+            return _STATUSES[status] if 0 <= status < 600 else str(status)
         value = self.source(ctx)
         return "" if value is None else value
 

@@ -27,6 +27,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 from libc.stdio cimport snprintf
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object)
+    void* PyUnicode_DATA(object)
+    Py_ssize_t PyUnicode_GET_LENGTH(object)
+
 cdef extern from "string.h" nogil:
     void* memmem(const void*, size_t, const void*, size_t)
     void* memrchr(const void*, int, size_t)

@@ -1,24 +1,20 @@
-"""Files of recorded traffic -> the simulator's trace: arrivals, lengths, blocks that prompts share.
+"""Files of recorded traffic -> rows, and the simulator's trace: arrivals, lengths, shared blocks.
 
-Four formats, told apart by their first line: Mooncake and Qwen-Bailian (JSON lines, with chain
-hashes of 512 and 16 tokens), Azure and BurstGPT (CSV, without prefixes: no prompt shares anything).
-Every row is checked; a bad one is named by file and line. Lengths and hashes only, never text.
+`trace_formats` knows how they are written. Every row is checked; a bad one is named by file and
+line. Lengths and hashes only, never text.
 """
 
 from __future__ import annotations
 
-import csv
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import orjson
-
+from gateway.planner.servegen import generate, is_pool
+from gateway.planner.trace_formats import BLOCK_MOONCAKE, BLOCK_PLAIN, Format, Row, Told, line, of
 from native._core import Trace
 
 ROWS_MAX = 10_000_000
@@ -26,7 +22,6 @@ ROWS_MAX = 10_000_000
 TICK_LEAST_S = 1.0
 TICK_SHARE = 0.8
 TICK_NEAR_S = 0.005
-BLOCK_PLAIN = 16  # tokens; of traces without prefixes
 
 
 class BadTrace(ValueError):
@@ -47,117 +42,93 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    at_s: float
-    input: int
-    output: int
-    blocks: list[int] | None  # None: shares nothing
+class Rows:
+    """What a file holds, in the order of arrival; as `Recorded`, before it is packed."""
+
+    rows: Sequence[Row]
+    block: int
+    name: str
+    format: str
+    tick_s: float
+    skipped: int
+
+    def packed(self) -> Recorded:
+        trace = _pack(self.rows, self.block)
+        return Recorded(trace, self.name, self.format, self.tick_s, self.skipped)
 
 
-def load(path: Path, limit: int = ROWS_MAX) -> Recorded:
+def load(path: Path, limit: int = ROWS_MAX, told: Told | None = None) -> Recorded:
     """The first `limit` requests of a file. Raises BadTrace, OSError."""
+    return rows(path, limit, told).packed()
+
+
+def rows(path: Path, limit: int = ROWS_MAX, told: Told | None = None) -> Rows:
+    """As `load`, with all that the file says of each request. A folder is a pool of ServeGen's
+    clients. Raises BadTrace, OSError."""
+    if is_pool(path):
+        try:
+            made = generate(path, limit)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadTrace(f"{path}: {error}") from error
+        return _ordered(path, ("servegen", BLOCK_PLAIN), made, 0)
     with path.open("r", encoding="utf-8", newline="") as file:
         first = file.readline()
         file.seek(0)
-        name, block, read = _format(path, first)
-        rows: list[_Row] = []
+        form = _format(path, first, told or Told())
+        found: list[Row] = []
         skipped = 0
-        for number, row in read(file):
+        for number, row in form.read(file):
             try:
-                made = row()
-                _check(made, block)
+                made_row = _checked(row(), form)
             except (ValueError, KeyError, TypeError) as error:
                 raise BadTrace(f"{path}:{number}: {error}") from error
-            if made.output == 0:
+            if made_row.output == 0:
                 skipped += 1
             else:
-                rows.append(made)
-            if len(rows) == limit:
+                found.append(made_row)
+            if len(found) == limit:
                 break
-    if not rows:
+    return _ordered(path, (form.name, form.block), found, skipped)
+
+
+def _ordered(path: Path, form: tuple[str, int], found: list[Row], skipped: int) -> Rows:
+    if not found:
         raise BadTrace(f"{path}: no request with an answer")
-    rows.sort(key=lambda row: row.at_s)
-    tick_s = _tick([row.at_s for row in rows])
-    return Recorded(_pack(rows, block), path.stem, name, tick_s, skipped)
+    found.sort(key=lambda row: row.at_s)
+    tick_s = _tick([row.at_s for row in found])
+    name, block = form
+    return Rows(found, block, path.stem, name, tick_s, skipped)
 
 
-Read = Callable[[Iterable[str]], Iterator[tuple[int, Callable[[], _Row]]]]
+def _format(path: Path, first: str, told: Told) -> Format:
+    try:
+        form = of(first, told)
+    except ValueError as error:
+        raise BadTrace(f"{path}:1: {error}") from error
+    if form is None:
+        raise BadTrace(
+            f"{path}:1: not a trace this knows\n    hint: kvgate's own, Mooncake, aiperf, vLLM's "
+            "timed and Qwen-Bailian JSON lines, Azure (TIMESTAMP,ContextTokens,GeneratedTokens) "
+            "and BurstGPT CSV are read, and a folder of ServeGen's"
+        )
+    return form
 
 
-def _format(path: Path, first: str) -> tuple[str, int, Read]:
-    if first.startswith("{"):
-        try:
-            row = orjson.loads(first)
-        except ValueError as error:
-            raise BadTrace(f"{path}:1: {error}") from error
-        if "chat_id" in row:
-            return "bailian", 16, _bailian
-        if "hash_ids" in row:
-            return "mooncake", 512, _mooncake
-    elif first.startswith("TIMESTAMP,ContextTokens"):
-        return "azure", BLOCK_PLAIN, _azure
-    elif first.startswith("Timestamp,") and "Request tokens" in first:
-        return "burstgpt", BLOCK_PLAIN, _burstgpt
-    raise BadTrace(
-        f"{path}:1: not a trace this knows\n    hint: Mooncake and Qwen-Bailian JSON lines, Azure "
-        "(TIMESTAMP,ContextTokens,GeneratedTokens) and BurstGPT CSV are read"
-    )
-
-
-def _lines(file: Iterable[str], row: Callable[[Any], _Row]) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield number, lambda line=line: row(orjson.loads(line))
-
-
-def _mooncake(file: Iterable[str]) -> Iterator[Any]:
-    def row(found: Any) -> _Row:
-        at_s = float(found["timestamp"]) / 1e3
-        return _Row(at_s, found["input_length"], found["output_length"], found["hash_ids"])
-
-    return _lines(file, row)
-
-
-def _bailian(file: Iterable[str]) -> Iterator[Any]:
-    def row(found: Any) -> _Row:
-        at_s = float(found["timestamp"])
-        return _Row(at_s, found["input_length"], found["output_length"], found["hash_ids"])
-
-    return _lines(file, row)
-
-
-def _azure(file: Iterable[str]) -> Iterator[Any]:
-    start: list[datetime] = []
-
-    def row(found: dict[str, str]) -> _Row:
-        # Seven digits after the point, one more than Python reads.
-        at = datetime.fromisoformat(found["TIMESTAMP"][:26])
-        start[:] = start or [at]
-        seconds = (at - start[0]).total_seconds()
-        return _Row(seconds, int(found["ContextTokens"]), int(found["GeneratedTokens"]), None)
-
-    for number, line in enumerate(csv.DictReader(file), 2):
-        yield number, lambda line=line: row(line)
-
-
-def _burstgpt(file: Iterable[str]) -> Iterator[Any]:
-    def row(found: dict[str, str]) -> _Row:
-        tokens = int(found["Request tokens"]), int(found["Response tokens"])
-        return _Row(float(found["Timestamp"]), *tokens, None)
-
-    for number, line in enumerate(csv.DictReader(file), 2):
-        yield number, lambda line=line: row(line)
-
-
-def _check(row: _Row, block: int) -> None:
+def _checked(row: Row, form: Format) -> Row:
     if not row.at_s >= 0:
         raise ValueError(f"it arrives at {row.at_s} s")
     if not (0 < row.input < 1 << 31 and 0 <= row.output < 1 << 31):
         raise ValueError(f"{row.input} tokens in and {row.output} out")
-    wanted = -(-row.input // block)
-    if row.blocks is not None and len(row.blocks) != wanted:
-        found = len(row.blocks)
+    if row.blocks is None:
+        return row
+    wanted, found = -(-row.input // form.block), len(row.blocks)
+    if form.is_open and found == row.input // form.block < wanted:
+        # Nobody can share what is in it: any number that is not taken will do.
+        return replace(row, blocks=[*row.blocks, hash((row.at_s, *row.blocks[-1:], row.input))])
+    if found != wanted:
+        block = form.block
         raise ValueError(f"{row.input} tokens are {wanted} blocks of {block}, not {found}")
+    return row
 
 
 def _tick(times: list[float]) -> float:
@@ -169,11 +140,11 @@ def _tick(times: list[float]) -> float:
     return tick if tick >= TICK_LEAST_S and near >= TICK_SHARE * len(gaps) else 0.0
 
 
-def _pack(rows: list[_Row], block: int) -> Trace:
+def _pack(found: Sequence[Row], block: int) -> Trace:
     blocks = array("Q")
     fresh = 1 << 63  # numbers for blocks that nobody shares
     counts = array("I")
-    for row in rows:
+    for row in found:
         before = len(blocks)
         if row.blocks is None:
             count = -(-row.input // block)
@@ -185,9 +156,29 @@ def _pack(rows: list[_Row], block: int) -> Trace:
         counts.append(len(blocks) - before)
     return Trace(
         block,
-        array("d", (row.at_s for row in rows)).tobytes(),
-        array("I", (row.input for row in rows)).tobytes(),
-        array("I", (row.output for row in rows)).tobytes(),
+        array("d", (row.at_s for row in found)).tobytes(),
+        array("I", (row.input for row in found)).tobytes(),
+        array("I", (row.output for row in found)).tobytes(),
         counts.tobytes(),
         blocks.tobytes(),
     )
+
+
+def mooncake(found: Rows) -> Iterator[bytes]:
+    """The lines of a Mooncake file. Blocks of another size become Mooncake's where theirs divide
+    it: the hash of a longer block is that of its last part, as hashes are of the whole prefix."""
+    parts, rest = divmod(BLOCK_MOONCAKE, found.block)
+    for row in found.rows:
+        blocks = row.blocks
+        if blocks is not None:
+            if rest:
+                raise ValueError(f"blocks of {found.block} tokens do not make blocks of 512")
+            blocks = [*blocks[parts - 1 :: parts], *(blocks[-1:] if len(blocks) % parts else ())]
+        yield line(replace(row, blocks=blocks), BLOCK_MOONCAKE)
+
+
+def write_mooncake(found: Rows, path: Path) -> None:
+    """Raises OSError, ValueError."""
+    lines: Iterable[bytes] = mooncake(found)
+    with path.open("wb") as file:
+        file.writelines(lines)

@@ -102,7 +102,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]
-    use crate::py_limits::{Conns, Limiter, Rates};
+    use crate::py_limits::{Conns, Grip, Limiter, Rates};
     #[pymodule_export]
     use crate::py_pair::Pair;
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::buckets::Key;
 use crate::limits::{Conns, Rates, Verdict};
 use crate::shared::Fault;
 
@@ -28,6 +29,12 @@ pub struct Limiter {
     conns: Vec<Conn>,
 }
 
+/// What a request is counted under: a key for each limit, hashed as its table does; `None`: not counted.
+pub struct Keys {
+    rates: Vec<Option<Key>>,
+    conns: Vec<Option<Key>>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Entry {
     /// It holds its places.
@@ -48,19 +55,30 @@ impl Limiter {
     }
 
     /// How many keys a request must bring.
-    pub fn keys(&self) -> usize {
+    pub fn count(&self) -> usize {
         let used = self.rates.iter().map(|r| r.key).chain(self.conns.iter().map(|c| c.key));
         used.map(|key| key + 1).max().unwrap_or(0)
     }
 
-    /// A request at `now_ns` (monotonic). A limit whose key is empty does not count it.
-    pub fn enter(&self, keys: &[&[u8]], now_ns: u64) -> Result<Entry, Fault> {
+    /// The keys of a request, `count` of them at least. An empty one is not counted.
+    pub fn keys(&self, texts: &[&[u8]]) -> Keys {
+        let of = |at: usize| Some(texts[at]).filter(|text| !text.is_empty());
+        let rates = self.rates.iter().map(|r| of(r.key).map(|text| r.table.key(text)));
+        let conns = self.conns.iter().map(|c| of(c.key).map(|text| c.table.key(text)));
+        Keys { rates: rates.collect(), conns: conns.collect() }
+    }
+
+    /// A request at `now_ns` (monotonic).
+    pub fn enter(&self, keys: &Keys, now_ns: u64) -> Result<Entry, Fault> {
         let mut longest = Entry::In;
-        let counted = || self.rates.iter().enumerate().filter(|(_, r)| !keys[r.key].is_empty());
-        let last = counted().next_back().map(|(limit, _)| limit);
-        for (limit, rate) in counted() {
+        let counted = || {
+            let pairs = self.rates.iter().zip(&keys.rates).enumerate();
+            pairs.filter_map(|(limit, (rate, key))| key.map(|key| (limit, rate, key)))
+        };
+        let last = keys.rates.iter().rposition(Option::is_some);
+        for (limit, rate, key) in counted() {
             let allowed = (rate.interval_ns, rate.burst);
-            let seen = rate.table.take(keys[rate.key], now_ns, allowed, Some(limit) == last);
+            let seen = rate.table.take(key, now_ns, allowed, Some(limit) == last);
             let Verdict::Excess(excess) = seen else { return Ok(Entry::Refused { limit }) };
             let seconds = rate.wait_s(excess);
             let longer = match longest {
@@ -72,9 +90,9 @@ impl Limiter {
             }
         }
         // The last has counted the request already, the others only looked.
-        for (_, rate) in counted().filter(|(limit, _)| Some(*limit) != last) {
+        for (_, rate, key) in counted().filter(|(limit, ..)| Some(*limit) != last) {
             let any = (rate.interval_ns, u64::MAX / rate.interval_ns);
-            rate.table.take(keys[rate.key], now_ns, any, true);
+            rate.table.take(key, now_ns, any, true);
         }
         if longest != Entry::In {
             return Ok(longest);
@@ -83,24 +101,28 @@ impl Limiter {
     }
 
     /// Takes a request's places, or none of them.
-    pub fn hold(&self, keys: &[&[u8]]) -> Result<Entry, Fault> {
-        for (at, conn) in self.conns.iter().enumerate() {
-            if !keys[conn.key].is_empty() && !conn.table.acquire(keys[conn.key], conn.limit)? {
-                self.give_back(keys, at)?;
-                return Ok(Entry::Refused { limit: self.rates.len() + at });
+    pub fn hold(&self, keys: &Keys) -> Result<Entry, Fault> {
+        for (at, (conn, key)) in self.conns.iter().zip(&keys.conns).enumerate() {
+            if let Some(key) = *key {
+                if !conn.table.acquire(key, conn.limit)? {
+                    self.give_back(keys, at)?;
+                    return Ok(Entry::Refused { limit: self.rates.len() + at });
+                }
             }
         }
         Ok(Entry::In)
     }
 
     /// Gives the places of a request that was let in back.
-    pub fn leave(&self, keys: &[&[u8]]) -> Result<(), Fault> {
+    pub fn leave(&self, keys: &Keys) -> Result<(), Fault> {
         self.give_back(keys, self.conns.len())
     }
 
-    fn give_back(&self, keys: &[&[u8]], count: usize) -> Result<(), Fault> {
-        for conn in self.conns[..count].iter().filter(|c| !keys[c.key].is_empty()) {
-            conn.table.release(keys[conn.key])?;
+    fn give_back(&self, keys: &Keys, count: usize) -> Result<(), Fault> {
+        for (conn, key) in self.conns[..count].iter().zip(&keys.conns) {
+            if let Some(key) = *key {
+                conn.table.release(key)?;
+            }
         }
         Ok(())
     }
@@ -142,14 +164,14 @@ mod tests {
         let (wide, narrow) = (rates(), rates());
         let rows = vec![rate(&wide, 1, None, 0), rate(&narrow, 0, None, 1)];
         let limiter = Limiter::new(rows, vec![]);
-        assert_eq!(limiter.keys(), 2);
-        assert_eq!(limiter.enter(&[b"w", b"n"], S), Ok(Entry::In));
+        assert_eq!(limiter.count(), 2);
+        assert_eq!(limiter.enter(&limiter.keys(&[b"w", b"n"]), S), Ok(Entry::In));
         for _ in 0..5 {
-            assert_eq!(limiter.enter(&[b"w", b"n"], S), Ok(Entry::Refused { limit: 1 }));
+            assert_eq!(limiter.enter(&limiter.keys(&[b"w", b"n"]), S), Ok(Entry::Refused { limit: 1 }));
         }
         // Had the refused ones been counted, the wide one would be full.
-        assert_eq!(limiter.enter(&[b"w", b"m"], S), Ok(Entry::In));
-        assert_eq!(limiter.enter(&[b"w", b"o"], S), Ok(Entry::Refused { limit: 0 }));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"w", b"m"]), S), Ok(Entry::In));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"w", b"o"]), S), Ok(Entry::Refused { limit: 0 }));
     }
 
     #[test]
@@ -158,12 +180,12 @@ mod tests {
         let table = place.table.clone();
         let rows = vec![rate(&first, 5, Some(1), 0), rate(&second, 5, Some(0), 0)];
         let limiter = Limiter::new(rows, vec![place]);
-        assert_eq!(limiter.enter(&[b"k"], S), Ok(Entry::In));
-        limiter.leave(&[b"k"]).unwrap();
-        assert_eq!(limiter.enter(&[b"k"], S), Ok(Entry::Wait { seconds: 1.0, limit: 1 }));
-        assert_eq!(table.count(b"k"), 0);
-        assert_eq!(limiter.hold(&[b"k"]), Ok(Entry::In));
-        assert_eq!(limiter.hold(&[b"k"]), Ok(Entry::Refused { limit: 2 }));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"k"]), S), Ok(Entry::In));
+        limiter.leave(&limiter.keys(&[b"k"])).unwrap();
+        assert_eq!(limiter.enter(&limiter.keys(&[b"k"]), S), Ok(Entry::Wait { seconds: 1.0, limit: 1 }));
+        assert_eq!(table.count(table.key(b"k")), 0);
+        assert_eq!(limiter.hold(&limiter.keys(&[b"k"])), Ok(Entry::In));
+        assert_eq!(limiter.hold(&limiter.keys(&[b"k"])), Ok(Entry::Refused { limit: 2 }));
     }
 
     #[test]
@@ -171,13 +193,13 @@ mod tests {
         let (wide, narrow) = (conn(2, 0), conn(1, 1));
         let (a, b) = (wide.table.clone(), narrow.table.clone());
         let limiter = Limiter::new(vec![], vec![wide, narrow]);
-        assert_eq!(limiter.enter(&[b"k", b"k"], S), Ok(Entry::In));
-        assert_eq!(limiter.enter(&[b"k", b"k"], S), Ok(Entry::Refused { limit: 1 }));
-        assert_eq!((a.count(b"k"), b.count(b"k")), (1, 1));
-        assert_eq!(limiter.enter(&[b"k", b""], S), Ok(Entry::In));
-        assert_eq!((a.count(b"k"), b.count(b"k"), b.count(b"")), (2, 1, 0));
-        limiter.leave(&[b"k", b""]).unwrap();
-        limiter.leave(&[b"k", b"k"]).unwrap();
-        assert_eq!((a.count(b"k"), b.count(b"k")), (0, 0));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"k", b"k"]), S), Ok(Entry::In));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"k", b"k"]), S), Ok(Entry::Refused { limit: 1 }));
+        assert_eq!((a.count(a.key(b"k")), b.count(b.key(b"k"))), (1, 1));
+        assert_eq!(limiter.enter(&limiter.keys(&[b"k", b""]), S), Ok(Entry::In));
+        assert_eq!((a.count(a.key(b"k")), b.count(b.key(b"k")), b.count(b.key(b""))), (2, 1, 0));
+        limiter.leave(&limiter.keys(&[b"k", b""])).unwrap();
+        limiter.leave(&limiter.keys(&[b"k", b"k"])).unwrap();
+        assert_eq!((a.count(a.key(b"k")), b.count(b.key(b"k"))), (0, 0));
     }
 }

@@ -32,11 +32,14 @@ impl Rates {
         self.table.shared.fd()
     }
 
+    pub fn key(&self, text: &[u8]) -> Key {
+        self.table.key(text)
+    }
+
     /// A request at `now_ns` (monotonic), one per `interval_ns` allowed, `burst` above that. `commit`:
     /// the request is counted if it is not refused; else only looked at.
-    pub fn take(&self, text: &[u8], now_ns: u64, rate: (u64, u64), commit: bool) -> Verdict {
+    pub fn take(&self, key: Key, now_ns: u64, rate: (u64, u64), commit: bool) -> Verdict {
         let (interval_ns, burst) = rate;
-        let key = self.table.key(text);
         let bucket = self.table.lock(self.table.bucket_of(key));
         let Some(way) = bucket.find(key) else {
             // nginx too lets the first request of a key pass without an excess.
@@ -89,6 +92,10 @@ impl Conns {
         self.table.shared.bind(worker)
     }
 
+    pub fn key(&self, text: &[u8]) -> Key {
+        self.table.key(text)
+    }
+
     fn total(&self, bucket: &Locked<'_>, way: usize) -> u64 {
         let word = |w: usize| bucket.value(way, w).load(Ordering::Relaxed);
         let counts = |w: u64| (0..PER_WORD).map(move |i| w >> (16 * i) & COUNT_MAX).sum::<u64>();
@@ -109,9 +116,8 @@ impl Conns {
     }
 
     /// Counts a request of a key in, if fewer than `limit` are in flight.
-    pub fn acquire(&self, text: &[u8], limit: u64) -> Result<bool, Fault> {
+    pub fn acquire(&self, key: Key, limit: u64) -> Result<bool, Fault> {
         let Some(worker) = self.table.shared.row()? else { return Ok(false) };
-        let key = self.table.key(text);
         let bucket = self.table.lock(self.table.bucket_of(key));
         let known = bucket.find(key);
         let Some(way) = known.or_else(|| self.room(&bucket)) else { return Ok(false) };
@@ -127,16 +133,14 @@ impl Conns {
     }
 
     /// Counts a request of a key out. False: ignored, there was none of this worker.
-    pub fn release(&self, text: &[u8]) -> Result<bool, Fault> {
+    pub fn release(&self, key: Key) -> Result<bool, Fault> {
         let Some(worker) = self.table.shared.row()? else { return Ok(false) };
-        let key = self.table.key(text);
         let bucket = self.table.lock(self.table.bucket_of(key));
         Ok(bucket.find(key).is_some_and(|way| self.change(&bucket, way, worker, -1)))
     }
 
     /// Requests of a key in flight, all workers.
-    pub fn count(&self, text: &[u8]) -> u64 {
-        let key: Key = self.table.key(text);
+    pub fn count(&self, key: Key) -> u64 {
         let bucket = self.table.lock(self.table.bucket_of(key));
         bucket.find(key).map_or(0, |way| self.total(&bucket, way))
     }
@@ -192,11 +196,11 @@ mod tests {
             let mut now = 1000 + random.below(1000);
             let mut nginx = Nginx { excess: 0, last_ms: now as i64 };
             let rate = (1_000_000_000 / per_s, burst);
-            assert_eq!(rates.take(b"k", now * MS, rate, true), Verdict::Excess(0.0));
+            assert_eq!(rates.take(rates.key(b"k"), now * MS, rate, true), Verdict::Excess(0.0));
             for _ in 0..200 {
                 now += random.below(2 * 1000 / per_s + 2);
                 let wanted = nginx.take(now as i64, per_s as i64, burst as i64);
-                let seen = rates.take(b"k", now * MS, rate, true);
+                let seen = rates.take(rates.key(b"k"), now * MS, rate, true);
                 match (wanted, seen) {
                     (None, Verdict::Refused) => {}
                     (Some(a), Verdict::Excess(b)) => assert!((a as f64 - b * 1000.0).abs() < 1.0),
@@ -211,11 +215,11 @@ mod tests {
         let rates = Rates::open(4, None).unwrap();
         let rate = (10 * MS, 1);
         for _ in 0..3 {
-            assert_eq!(rates.take(b"k", 5 * MS, rate, false), Verdict::Excess(0.0));
+            assert_eq!(rates.take(rates.key(b"k"), 5 * MS, rate, false), Verdict::Excess(0.0));
         }
-        rates.take(b"k", 5 * MS, rate, true);
+        rates.take(rates.key(b"k"), 5 * MS, rate, true);
         for _ in 0..3 {
-            assert_eq!(rates.take(b"k", 5 * MS, rate, false), Verdict::Excess(1.0));
+            assert_eq!(rates.take(rates.key(b"k"), 5 * MS, rate, false), Verdict::Excess(1.0));
         }
     }
 
@@ -224,11 +228,11 @@ mod tests {
         let rates = Rates::open(1, None).unwrap();
         let keys: Vec<_> = (0..200u64).map(u64::to_le_bytes).collect();
         for (at, key) in keys.iter().enumerate() {
-            rates.take(key, at as u64 * MS, (1000 * MS, 0), true);
+            rates.take(rates.key(key), at as u64 * MS, (1000 * MS, 0), true);
         }
         // The newest are all there: a second request of theirs is refused.
         for key in &keys[190..] {
-            assert_eq!(rates.take(key, 200 * MS, (1000 * MS, 0), true), Verdict::Refused);
+            assert_eq!(rates.take(rates.key(key), 200 * MS, (1000 * MS, 0), true), Verdict::Refused);
         }
     }
 
@@ -250,23 +254,23 @@ mod tests {
             match random.below(100) {
                 0 => {
                     assert_eq!(first.retire(worker), Ok(true));
-                    assert_eq!(tables[worker].release(&keys[key]), Ok(false));
+                    assert_eq!(tables[worker].release(tables[worker].key(&keys[key])), Ok(false));
                     tables[worker].bind(worker).unwrap();
                     held[worker] = [0; 8];
                 }
                 1..=50 => {
-                    let let_in = tables[worker].acquire(&keys[key], 5).unwrap();
+                    let let_in = tables[worker].acquire(tables[worker].key(&keys[key]), 5).unwrap();
                     assert_eq!(let_in, total < 5);
                     held[worker][key] += u64::from(let_in);
                 }
                 _ => {
-                    let out = tables[worker].release(&keys[key]).unwrap();
+                    let out = tables[worker].release(tables[worker].key(&keys[key])).unwrap();
                     assert_eq!(out, held[worker][key] > 0);
                     held[worker][key] -= u64::from(out);
                 }
             }
             let total: u64 = held.iter().map(|row| row[key]).sum();
-            assert_eq!(first.count(&keys[key]), total);
+            assert_eq!(first.count(first.key(&keys[key])), total);
         }
     }
 
@@ -276,10 +280,10 @@ mod tests {
         table.bind(0).unwrap();
         let keys: Vec<_> = (0..WAYS as u64 + 1).map(u64::to_le_bytes).collect();
         for key in &keys[..WAYS] {
-            assert_eq!(table.acquire(key, 1), Ok(true));
+            assert_eq!(table.acquire(table.key(key), 1), Ok(true));
         }
-        assert_eq!(table.acquire(&keys[WAYS], 1), Ok(false));
-        table.release(&keys[3]).unwrap();
-        assert_eq!(table.acquire(&keys[WAYS], 1), Ok(true));
+        assert_eq!(table.acquire(table.key(&keys[WAYS]), 1), Ok(false));
+        table.release(table.key(&keys[3])).unwrap();
+        assert_eq!(table.acquire(table.key(&keys[WAYS]), 1), Ok(true));
     }
 }

@@ -231,14 +231,15 @@ impl Weighing<'_> {
     }
 }
 
-/// The cheapest; ties at random.
-fn cheapest(ways: &[Way], random: &mut Random) -> Option<Way> {
-    let mut best: Option<&Way> = None;
+/// The one of the least cost, as `cost` has it; ties at random.
+fn cheapest(ways: &[Way], cost: impl Fn(&Way) -> f64, random: &mut Random) -> Option<Way> {
+    let mut best: Option<(&Way, f64)> = None;
     let mut tied = 0;
     for way in ways {
+        let own = cost(way);
         match best {
-            Some(least) if way.cost_ms > least.cost_ms => continue,
-            Some(least) if way.cost_ms == least.cost_ms => {
+            Some((_, least)) if own > least => continue,
+            Some((_, least)) if own == least => {
                 tied += 1;
                 if random.below(tied) > 0 {
                     continue;
@@ -246,9 +247,9 @@ fn cheapest(ways: &[Way], random: &mut Random) -> Option<Way> {
             }
             _ => tied = 1,
         }
-        best = Some(way);
+        best = Some((way, own));
     }
-    best.copied()
+    best.map(|(way, _)| *way)
 }
 
 /// Decides. `rows` as they are seen, not weighed yet; `None`: no engine may answer.
@@ -260,6 +261,8 @@ pub fn decide(
     ask: &Ask,
     (force, seed): (Force, u64),
 ) -> Option<Plan> {
+    let mut whole = rows.to_vec();
+    cost::weigh(engines, &mut whole, tokens, ask);
     cost::fill(engines, rows, tokens, ask);
     let weighing = Weighing { engines, rows, tokens, ask };
     let may = |mask: &[u8]| {
@@ -280,7 +283,9 @@ pub fn decide(
     let soonest_ms = soonest(&local).min(soonest(&remote));
     local.iter_mut().chain(&mut remote).for_each(|way| weighing.judge(way, soonest_ms));
     let mut random = Random(seed);
-    let (local, remote) = (cheapest(&local, &mut random)?, cheapest(&remote, &mut random));
+    // Among themselves, engines that do all of it are preferred as where there are no second legs.
+    let local = cheapest(&local, |way| whole[way.decode.0].terms.sum(), &mut random)?;
+    let remote = cheapest(&remote, |way| way.cost_ms, &mut random);
     let local_ms = local.cost_ms;
     let remote_ms = remote.map_or(f64::INFINITY, |way| way.cost_ms);
     let chosen = remote.filter(|way| force == Force::Always || way.cost_ms < local.cost_ms);

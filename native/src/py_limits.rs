@@ -8,7 +8,6 @@ use pyo3::types::{PyBytes, PyTuple};
 use crate::limiter::{self, Conn, Entry, Rate};
 use crate::limits::{self, Verdict};
 use crate::py_shared::value_error;
-use crate::shared::Fault;
 
 /// Rates of requests by key, over all processes that map the same memory.
 #[pyclass(frozen, module = "native._core")]
@@ -43,7 +42,7 @@ impl Rates {
         if interval_ns == 0 {
             return Err(value_error("`interval_ns` must not be 0".into()));
         }
-        Ok(match self.core.take(key, now_ns, (interval_ns, burst), commit) {
+        Ok(match self.core.take(self.core.key(key), now_ns, (interval_ns, burst), commit) {
             Verdict::Excess(excess) => excess,
             Verdict::Refused => -1.0,
         })
@@ -80,16 +79,16 @@ impl Conns {
 
     /// Counts a request in. False: `limit` are in flight already, or there is no room for the key.
     fn acquire(&self, key: &[u8], limit: u64) -> PyResult<bool> {
-        Ok(self.core.acquire(key, limit)?)
+        Ok(self.core.acquire(self.core.key(key), limit)?)
     }
 
     /// Counts a request out. False: none of this worker was in.
     fn release(&self, key: &[u8]) -> PyResult<bool> {
-        Ok(self.core.release(key)?)
+        Ok(self.core.release(self.core.key(key))?)
     }
 
     fn count(&self, key: &[u8]) -> u64 {
-        self.core.count(key)
+        self.core.count(self.core.key(key))
     }
 }
 
@@ -102,8 +101,7 @@ type ConnRow<'py> = (PyRef<'py, Conns>, u64, usize);
 /// All limits of one location, numbered: the rates, then the places.
 #[pyclass(frozen, module = "native._core")]
 pub struct Limiter {
-    core: limiter::Limiter,
-    keys: usize,
+    core: Arc<limiter::Limiter>,
 }
 
 #[pymethods]
@@ -127,41 +125,47 @@ impl Limiter {
             key,
         });
         let core = limiter::Limiter::new(rates.collect(), conns.collect());
-        Ok(Self { keys: core.keys(), core })
+        Ok(Self { core: Arc::new(core) })
     }
 
-    /// A request with these keys (empty = not counted): None, it is in and holds its places; else the
-    /// number of the limit that refuses it and -1.0, or of the one that makes it wait so many seconds;
-    /// then `hold` follows. ValueError for too few keys.
-    fn enter(&self, keys: &Bound<'_, PyTuple>, now_ns: u64) -> PyResult<Option<(usize, f64)>> {
-        self.with(keys, |core, keys| core.enter(keys, now_ns)).map(told)
-    }
-
-    /// Takes the places of a request that has waited; as `enter`.
-    fn hold(&self, keys: &Bound<'_, PyTuple>) -> PyResult<Option<(usize, f64)>> {
-        self.with(keys, |core, keys| core.hold(keys)).map(told)
-    }
-
-    /// Gives a request's places back.
-    fn leave(&self, keys: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.with(keys, |core, keys| core.leave(keys))
+    /// What a request with these keys (empty = not counted) is held to. ValueError for too few keys.
+    fn of(&self, keys: &Bound<'_, PyTuple>) -> PyResult<Grip> {
+        let mut texts = Vec::with_capacity(keys.len());
+        for key in keys.as_slice() {
+            texts.push(key.cast::<PyBytes>()?.as_bytes());
+        }
+        let count = self.core.count();
+        if texts.len() < count {
+            return Err(value_error(format!("{count} keys are needed, got {}", texts.len())));
+        }
+        Ok(Grip { keys: self.core.keys(&texts), limiter: self.core.clone() })
     }
 }
 
-impl Limiter {
-    fn with<T>(
-        &self,
-        keys: &Bound<'_, PyTuple>,
-        act: impl FnOnce(&limiter::Limiter, &[&[u8]]) -> Result<T, Fault>,
-    ) -> PyResult<T> {
-        let mut read = Vec::with_capacity(self.keys);
-        for key in keys.as_slice() {
-            read.push(key.cast::<PyBytes>()?.as_bytes());
-        }
-        if read.len() < self.keys {
-            return Err(value_error(format!("{} keys are needed, got {}", self.keys, read.len())));
-        }
-        Ok(act(&self.core, &read)?)
+/// The limits of one location as those requests meet them that have the same keys: hashed once.
+#[pyclass(frozen, module = "native._core")]
+pub struct Grip {
+    limiter: Arc<limiter::Limiter>,
+    keys: limiter::Keys,
+}
+
+#[pymethods]
+impl Grip {
+    /// A request at `now_s` (monotonic): None, it is in and holds its places; else the number of the
+    /// limit that refuses it and -1.0, or of the one that makes it wait so many seconds; then `hold`
+    /// follows.
+    fn enter(&self, now_s: f64) -> PyResult<Option<(usize, f64)>> {
+        Ok(told(self.limiter.enter(&self.keys, (now_s * 1e9) as u64)?))
+    }
+
+    /// Takes the places of a request that has waited; as `enter`.
+    fn hold(&self) -> PyResult<Option<(usize, f64)>> {
+        Ok(told(self.limiter.hold(&self.keys)?))
+    }
+
+    /// Gives a request's places back.
+    fn leave(&self) -> PyResult<()> {
+        Ok(self.limiter.leave(&self.keys)?)
     }
 }
 

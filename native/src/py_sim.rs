@@ -77,6 +77,14 @@ impl Trace {
     fn reusable_tokens(&self) -> u64 {
         self.inner.reusable()
     }
+
+    /// Prompt tokens that each row would find in one least-recently-used cache of each size, in tokens:
+    /// little-endian u32 per row, for one size after another.
+    fn hits<'py>(&self, py: Python<'py>, sizes: Vec<u64>) -> Vec<Bound<'py, PyBytes>> {
+        let found = py.detach(|| self.inner.hits(&sizes));
+        let pack = |row: &Vec<u32>| row.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+        found.iter().map(|row| PyBytes::new(py, &pack(row))).collect()
+    }
 }
 
 /// Engines that prefill, answer, or both; a letter each in `roles`: p, d, m.

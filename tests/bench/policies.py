@@ -48,10 +48,14 @@ BELOW = 0.01
 
 
 def find(folder: Path, name: str) -> Recorded:
+    return load(path_of(folder, name))
+
+
+def path_of(folder: Path, name: str) -> Path:
     """A trace under its public name, or that with the source before it."""
     for file in (f"mooncake_{name}.jsonl", f"{name}_trace.jsonl"):
         if (folder / file).exists():
-            return load(folder / file)
+            return folder / file
     sys.exit(
         f"policies.py: {folder} has no mooncake_{name}.jsonl or {name}_trace.jsonl\n"
         "    hint: --traces DIR or KVGATE_TRACES names the folder; the files are in "

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from harness import tokenizers  # noqa: E402
 
 from engines.vllm.chat import Texts  # noqa: E402
-from gateway.vocabulary import Vocabulary  # noqa: E402
+from gateway.kv.vocabulary import Vocabulary  # noqa: E402
 from native._core import Prompt, Tokenizer  # noqa: E402
 
 MODEL = "qwen3"

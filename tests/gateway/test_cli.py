@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import __version__, cli
+from gateway import __version__
+from gateway.cli import program as cli
 
 ROOT = Path(__file__).parents[2]
 GOOD = "http { upstream a { server 10.0.0.1:8000; }\nserver { listen 1; location / { %s } } }\n"
@@ -157,7 +158,7 @@ def test_help_in_every_form(capfd: pytest.CaptureFixture[str]) -> None:
     [
         (("sim",), "engines.sim.cli"),
         (("engine", "vllm"), "engines.vllm.cli"),
-        (("demo",), "gateway.demo"),
+        (("demo",), "gateway.cli.demo"),
     ],
 )
 def test_companions_get_the_rest(
@@ -174,9 +175,9 @@ def test_companions_get_the_rest(
 def test_configuration_runs(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     file.write_text(PASS)
     seen = []
-    fake = types.ModuleType("gateway.master")
+    fake = types.ModuleType("gateway.process.master")
     fake.run = lambda config, reread: seen.append(config)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.master", fake)
+    monkeypatch.setitem(sys.modules, "gateway.process.master", fake)
     assert run("-c", str(file)) == 0
     assert seen[0].file == str(file)
 
@@ -186,7 +187,7 @@ def test_t_needs_no_native_module(file: Path) -> None:
     file.write_text(PASS)
     code = (
         "import sys; sys.modules.update({'native': None, 'uvicorn': None, 'starlette': None});"
-        f"from gateway.cli import main; sys.exit(main(['-t', '-c', {str(file)!r}]))"
+        f"from gateway.cli.program import main; sys.exit(main(['-t', '-c', {str(file)!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

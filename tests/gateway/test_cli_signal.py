@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import cli, cli_signal
+from gateway.cli import program as cli
+from gateway.cli import signals as cli_signal
 
 CONF = "pid run/k.pid;\nhttp { server { listen unix:/x; return 404; } }\n"
 WAITER = """

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway import cli
-from gateway.admin_client import Failed, find_admin
+from gateway.cli import program as cli
+from gateway.cli.admin_client import Failed, find_admin
 from gateway.conf import load_text
 
 REFUSAL = {"error": {"message": 'no upstream "b"', "type": "x", "param": None, "code": "y"}}

@@ -5,7 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway import errors, reference, relay_faults
+from gateway import errors, relay_faults
+from gateway.cli import reference
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 VALUES = {
@@ -50,7 +51,7 @@ def test_messages_stay_json_whatever_they_quote() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert (DOCS / "errors.md").read_text() == reference.errors_page(), (
-        "run `python -m gateway.reference errors > docs/errors.md`"
+        "run `python -m gateway.cli.reference errors > docs/errors.md`"
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from gateway.conf.model import HealthCheck
-from gateway.health import Streak
+from gateway.fleet.health import Streak
 
 CHECK = HealthCheck(fails=3, passes=2)
 

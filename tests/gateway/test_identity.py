@@ -11,7 +11,7 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from gateway.identity import become, entrust_logs
+from gateway.process.identity import become, entrust_logs
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 

@@ -6,7 +6,7 @@ import os
 import signal
 
 from gateway.conf import load_text
-from gateway.limits import Zones
+from gateway.site.limits import Zones
 
 CONF = """http {{ upstream u {{ server a:1; }} limit_conn_zone $host zone=c:{size};
 limit_req_zone $host zone=r:1m rate={rate}; server {{ listen 1; location / {{

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway import values
 from gateway.conf.model import Template, Var
 from gateway.context import Context
-from gateway.variables import compile_log
+from gateway.site import values
+from gateway.site.variables import compile_log
 
 # $msec and the two wall clocks differ from call to call, not from way to way.
 NAMES = [name for name in values.TABLE if name not in ("msec", "time_local", "time_iso8601")]

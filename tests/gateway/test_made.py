@@ -9,8 +9,8 @@ import pytest
 from gateway.conf import load_text
 from gateway.conf.model import Template, Var
 from gateway.context import Context
-from gateway.made import KNOWN_MAX, Made, compile_maps
-from gateway.variables import compile_text, header_lines
+from gateway.site.made import KNOWN_MAX, Made, compile_maps
+from gateway.site.variables import compile_text, header_lines
 from native.relay import Lookup
 
 CONF = """http {{ {maps} upstream u {{ server a:1; }}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.marks import FAILED, NEUTRAL, OK, Marks, judge
+from gateway.fleet.marks import FAILED, NEUTRAL, OK, Marks, judge
 
 
 def test_benched_after_max_fails_within_the_window() -> None:

@@ -6,10 +6,11 @@ from types import SimpleNamespace as Fake
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import metrics, reference
+from gateway import metrics
+from gateway.cli import reference
 from gateway.conf.model import EngineLine, Upstream
-from gateway.engines import EngineTable
-from gateway.ledger import Ledger
+from gateway.fleet.engines import EngineTable
+from gateway.fleet.ledger import Ledger
 from gateway.stats import OUTCOMES, Statistics
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -48,7 +49,7 @@ def test_declared_once_with_our_prefix() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert (DOCS / "metrics.md").read_text() == reference.metrics_page(), (
-        "run `python -m gateway.reference metrics > docs/metrics.md`"
+        "run `python -m gateway.cli.reference metrics > docs/metrics.md`"
     )
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from gateway import models
 from gateway.conf.model import EngineLine, Upstream
-from gateway.models import merged, parse
+from gateway.fleet import models
+from gateway.fleet.models import merged, parse
 
 LINE = (EngineLine("e:1", "e", 1, ""),)
 

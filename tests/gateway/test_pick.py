@@ -6,8 +6,8 @@ from time import perf_counter
 import pytest
 
 from gateway.conf.model import Balance, EngineLine, Template, Upstream, Var
-from gateway.engines import EngineTable, Group
-from gateway.ledger import Ledger
+from gateway.fleet.engines import EngineTable, Group
+from gateway.fleet.ledger import Ledger
 from gateway.pick import pick, pinned
 
 

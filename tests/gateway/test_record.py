@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway import errors
+from gateway.fleet.responses import ResponseMap
 from gateway.record import Recorder, termination
-from gateway.responses import ResponseMap
 from gateway.stats import OUTCOMES
 
 

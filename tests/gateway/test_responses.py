@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace as Fake
 
-from gateway.responses import ResponseMap, id_in_path
+from gateway.fleet.responses import ResponseMap, id_in_path
 
 
 def test_ids_in_paths() -> None:

@@ -5,9 +5,9 @@ from types import SimpleNamespace as Fake
 import pytest
 
 from gateway import errors, route
-from gateway.catalog import Catalog
 from gateway.conf.model import EngineLine, Upstream
 from gateway.context import Context
+from gateway.fleet.catalog import Catalog
 
 LINE = (EngineLine("e:1", "e", 1, ""),)
 

@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 from harness.publisher import World, joined
 
-from gateway import pending, sequence
-from gateway.sequence import CHECK_S, LOST_S, REPLAY_S
+from gateway.kv import pending, sequence
+from gateway.kv.sequence import CHECK_S, LOST_S, REPLAY_S
 
 
 def test_a_late_join_replays_from_0_and_then_follows() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.paths import is_inference, plain
-from gateway.sites import LocationTable, Site, host_name, upstream_target
+from gateway.site.sites import LocationTable, Site, host_name, upstream_target
 
 TABLE = LocationTable(
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sockets import ListenError, Sockets, Wanted
+from gateway.process.sockets import ListenError, Sockets, Wanted
 
 
 def unix(path: Path) -> Wanted:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.conf.model import EngineLine
-from gateway.sources import Found, Source, candidates, read, written
+from gateway.kv.sources import Found, Source, candidates, read, written
 
 
 def line(host: str = "10.0.0.5", **how: object) -> EngineLine:

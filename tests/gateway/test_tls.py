@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway import app as wiring
-from gateway.acceptor import Acceptor, PlainGate, Secured
 from gateway.conf import load_text
+from gateway.process.acceptor import Acceptor, PlainGate, Secured
 from native import relay
 
 

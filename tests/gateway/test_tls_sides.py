@@ -13,7 +13,7 @@ from harness.certificate import Certificate
 
 from gateway import app as wiring
 from gateway.conf import load_text
-from gateway.peer import written
+from gateway.site.peer import written
 from native import relay
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import trust
-from gateway.board import Board
-from gateway.trust import APPROXIMATE, BLIND, EXACT, HEALING, Drift, Silence, Standing, Trust
+from gateway.kv import trust
+from gateway.kv.board import Board
+from gateway.kv.trust import APPROXIMATE, BLIND, EXACT, HEALING, Drift, Silence, Standing, Trust
 
 
 def followed(stream: Standing) -> Trust:

@@ -1,5 +1,5 @@
-"""Every name of uvicorn that gateway/server.py leans on. uvicorn's minor version is pinned; when
-the pin moves, this says what to look at.
+"""Every name of uvicorn that gateway/process/server.py leans on. uvicorn's minor version is
+pinned; when the pin moves, this says what to look at.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
-from gateway.server import Server
+from gateway.process.server import Server
 
 
 def source(function: object) -> str:

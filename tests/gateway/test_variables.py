@@ -5,11 +5,11 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from gateway import variables
 from gateway.conf import variables as table
 from gateway.conf.model import Template, Var
 from gateway.context import Attempt, Context
-from gateway.variables import compile_header, compile_log, compile_text, getter, needs_reply
+from gateway.site import variables
+from gateway.site.variables import compile_header, compile_log, compile_text, getter, needs_reply
 
 
 class FakeRequest:

@@ -12,10 +12,10 @@ import msgspec
 from harness import waiting
 
 from engines.sim.process import SimEngine
-from gateway.events import Key, Subscriber
-from gateway.feed import View, Wanted
-from gateway.sources import Source
-from gateway.tally import Tally
+from gateway.kv.events import Key, Subscriber
+from gateway.kv.feed import View, Wanted
+from gateway.kv.sources import Source
+from gateway.kv.tally import Tally
 from native._core import Prompt
 
 EVENTS = {

@@ -8,8 +8,8 @@ import itertools
 import struct
 from collections import deque
 
-from gateway import sequence
-from gateway.sequence import CHECK_S, Stream
+from gateway.kv import sequence
+from gateway.kv.sequence import CHECK_S, Stream
 
 
 def payload(life: int, seq: int) -> bytes:

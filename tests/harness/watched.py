@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from gateway.conf import load_text
-from gateway.engine import Engine
+from gateway.fleet.engine import Engine
 
 TEXT = "the water of the land over the sea " * 30
 

@@ -110,17 +110,17 @@ def test_a_location_asks_all_its_limits_in_one_call() -> None:
         [(places, 1, 0)],
     )
     both = (b"a", b"b")
-    assert limits.enter(both, second) is None
-    assert limits.enter(both, second) == (2, -1.0)  # counted by the rates, no place
-    assert limits.enter(both, second) == (1, 1.0)  # two above the rate, one may be at once
+    assert limits.of(both).enter(1.0) is None
+    assert limits.of(both).enter(1.0) == (2, -1.0)  # counted by the rates, no place
+    assert limits.of(both).enter(1.0) == (1, 1.0)  # two above the rate, one may be at once
     assert places.count(b"a") == 1
-    assert limits.hold(both) == (2, -1.0)
-    limits.leave(both)
-    assert limits.hold(both) is None
-    assert limits.enter((b"", b"b"), second) == (1, 2.0)
-    assert limits.enter((b"a", b"b"), second) == (1, -1.0)  # not counted by the first
-    assert limits.enter((b"a", b""), second) == (2, -1.0)  # three above: the last that may be
-    assert limits.enter((b"a", b""), second) == (0, -1.0)
+    assert limits.of(both).hold() == (2, -1.0)
+    limits.of(both).leave()
+    assert limits.of(both).hold() is None
+    assert limits.of((b"", b"b")).enter(1.0) == (1, 2.0)
+    assert limits.of((b"a", b"b")).enter(1.0) == (1, -1.0)  # not counted by the first
+    assert limits.of((b"a", b"")).enter(1.0) == (2, -1.0)  # three above: the last that may be
+    assert limits.of((b"a", b"")).enter(1.0) == (0, -1.0)
 
 
 def test_what_a_limiter_refuses() -> None:
@@ -129,8 +129,8 @@ def test_what_a_limiter_refuses() -> None:
         Limiter([(rates, 0, 1, None, 0)], [])
     limits = Limiter([(rates, 1, 1, None, 1)], [])
     with pytest.raises(ValueError):
-        limits.enter((b"k",), 1)
+        limits.of((b"k",))
     with pytest.raises(TypeError):
-        limits.enter((b"k", "k"), 1)  # type: ignore[arg-type]
+        limits.of((b"k", "k"))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
-        Limiter([], [(Conns(1, 8), 1, 0)]).enter((b"k",), 1)
+        Limiter([], [(Conns(1, 8), 1, 0)]).of((b"k",)).enter(1.0)

@@ -8,6 +8,7 @@ pub mod gate;
 pub mod handoff;
 pub mod options;
 pub mod report;
+pub mod reuse;
 pub mod run;
 pub mod trace;
 

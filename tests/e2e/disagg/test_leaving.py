@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from e2e.disagg.asks import USAGE
 from e2e.disagg.front import Front
 from e2e.disagg.pair import LEASE_S, Pair
 from e2e.disagg.volley import Volley, judge
+
+from gateway.disagg.transfer import ENDS
 
 CLIENTS, AT_ONCE = 300, 12
 GONE_S = 8.0  # less than a lease: freed because somebody said so, not because time ran out
@@ -62,12 +65,13 @@ def test_three_hundred_that_leave_at_random_moments(lane: str, pair: Pair, throu
         thread.start()
     for thread in threads:
         thread.join(120)
-    # An abort that comes while the last step of a prefill runs finds it finished: its blocks stay
-    # for a lease, since the reply that would let them go has lost its reader. No longer, though.
-    pair.wait_idle(LEASE_S + GONE_S)
+    last_s = time.monotonic()
+    pair.wait_idle(120)  # the prefills that go on are a queue, on two slow cores
+    idle_s = time.monotonic() - last_s
     lost = pair.prefill.counter(pairs.EXPIRED) - before
-    print(f"e2e: {CLIENTS} clients left, {lost:.0f} leases ran out")
-    assert lost < CLIENTS / 5
+    ends = {end: through.metric("kvgate_transfers_total", end=end) for end in ENDS}
+    print(f"e2e: {CLIENTS} left, {lost:.0f} leases ran out, idle after {idle_s:.1f} s: {ends}")
+    assert lost < CLIENTS / 20
     after = [asks.completion(f"after {lane} {number}", 300) for number in range(4)]
     with Volley([through.lanes[lane]], after, end_s=60) as volley:
         pass

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.access import Access, Networks
 from gateway.conf import load_text
 from gateway.conf.model import AccessRule
+from gateway.site.access import Access, Networks
 
 NETWORKS = [
     "10.0.0.1", "10.0.0.0/8", "10.0.0.0/31", "192.168.0.0/16", "0.0.0.0/0", "::1", "fd00::/8",

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.conf import ConfigErrors, load_text
 from gateway.conf.model import Config, Location, Return
-from gateway.sites import Row, Site
+from gateway.site.sites import Row, Site
 
 SERVERS = 40
 PREFIXES = ["/", "/a", "/a/", "/ab", "/a/b", "/a/b/", "/b", "/a/bc", "/A"]
@@ -156,7 +156,7 @@ def test_the_same_server_answers(nginx: Any, default: int) -> None:
     nginx.start(http)
     config = ours(http)
     assert config is not None
-    # As gateway/fronts.py does: the default server of an address stands first.
+    # As gateway/site/fronts.py does: the default server of an address stands first.
     servers = sorted(config.servers, key=lambda server: not server.listens[0].default_server)
     table = Site([(server.names, False, rows(server.locations)) for server in servers])
     for host in HOSTS:

@@ -11,10 +11,10 @@ import pytest
 from gateway.conf import load_text
 from gateway.conf.model import Config, Location, Proxy, Template
 from gateway.conf.resolve_proxy import split_target
-from gateway.maps import MapTable, groups
 from gateway.paths import plain
-from gateway.plan import ADDED_STATUSES
-from gateway.sites import LocationTable, Row, upstream_target
+from gateway.site.maps import MapTable, groups
+from gateway.site.plan import ADDED_STATUSES
+from gateway.site.sites import LocationTable, Row, upstream_target
 
 # (location, proxy_pass). The engine answers with the request target that it got.
 ROUTES = [

@@ -6,9 +6,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from harness import disagg
+import pytest
+from harness import disagg, kv
 
-from gateway.elastic import Elastic
+from gateway.disagg import elastic as elastic_module
+from gateway.disagg.elastic import Elastic
 from native._core import Prompt
 
 ELASTIC = "slo ttft=1s tpot=20ms; roles elastic dwell=10s;"
@@ -46,3 +48,29 @@ async def test_prompts_that_are_too_many_move_an_engine_and_a_reload_keeps_it(
     gw.app.pulse.look(now, again=True)
     assert [engine.role for engine in team.engines] == ["both"] * 3
     await elastic.close()
+
+
+async def test_a_fault_while_looking_does_not_end_it(
+    sim: Any,
+    gateway: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(elastic_module, "LOOK_S", 0.001)
+    conf = disagg.Conf(upstream=ELASTIC)
+    engines = [sim(*disagg.connector("kv_both", conf)).address for _ in range(2)]
+    text = disagg.text(conf, engines, [], admin=tmp_path / "admin.sock")
+    gw = await gateway(text.replace("role=prefill", "role=both"))
+    elastic = Elastic(gw.app.table)
+    looks: list[float] = []
+
+    def look(now: float) -> None:
+        looks.append(now)
+        raise ZeroDivisionError("a fault of the test's")
+
+    monkeypatch.setattr(elastic, "look", look)
+    elastic.sync()
+    await kv.until(lambda: len(looks) > 2, "more looks behind a fault")
+    await elastic.close()
+    assert "a fault of the test's" in caplog.text

@@ -13,8 +13,8 @@ import pytest
 from harness import disagg, kv
 from harness.disagg import Conf
 
-from gateway.transfer import Transfer
-from gateway.two_legs import TwoLegs
+from gateway.disagg.transfer import Transfer
+from gateway.disagg.two_legs import TwoLegs
 
 Play = Callable[[Conf], Any]
 PATH = "/v1/completions"

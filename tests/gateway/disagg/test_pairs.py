@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines.vllm.handoff import Peer
-from gateway.pairs import Handing
+from gateway.disagg.pairs import Handing
 
 D = "127.0.0.1:8001"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import disagg, kv
 
-from gateway import cli_roles
+from gateway.cli import roles as cli_roles
 
 PATH = "/v1/completions"
 

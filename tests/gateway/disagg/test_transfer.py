@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.vllm.handoff import Handed, Peer, read
-from gateway.transfer import Spent, Transfer, deadline
+from gateway.disagg.transfer import Spent, Transfer, deadline
 
 HANDED = Handed(b'{"do_remote_prefill":true}', Peer("e", "h", 1, 1), 9, -1, -1)
 LEASE_S = 30.0

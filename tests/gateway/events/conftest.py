@@ -11,7 +11,7 @@ from harness import kv_events as kv
 from harness.watched import Watched
 
 from engines.sim.process import SimEngine
-from gateway import caches, discovery, sequence
+from gateway.kv import caches, discovery, sequence
 
 Start = Callable[..., SimEngine]
 

@@ -14,9 +14,9 @@ from harness import kv_frames
 from harness.watched import TEXT, conf
 
 from engines.sim.process import SimEngine
-from gateway import trust
-from gateway.counts_disagg import DisaggCounts
-from gateway.decisions import Decisions
+from gateway.disagg.counts import DisaggCounts
+from gateway.kv import trust
+from gateway.kv.decisions import Decisions
 
 Start = Callable[..., SimEngine]
 

@@ -10,7 +10,7 @@ from harness import kv_events as kv
 from harness import waiting
 
 from engines.sim.process import SimEngine
-from gateway import sequence
+from gateway.kv import sequence
 
 Start = Callable[..., SimEngine]
 

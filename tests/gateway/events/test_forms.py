@@ -13,9 +13,9 @@ import zmq
 from harness import kv_events as kv
 from harness import waiting
 
-from gateway.events import Subscriber
-from gateway.feed import Wanted
-from gateway.sources import Source
+from gateway.kv.events import Subscriber
+from gateway.kv.feed import Wanted
+from gateway.kv.sources import Source
 from native._core import Index, Prompt
 
 KEY = ("main", "hand")
@@ -128,7 +128,7 @@ def test_an_unknown_parent_is_no_credit(hand: Publisher) -> None:
 def test_the_gateway_takes_no_more_of_a_message_than_it_allows(
     hand: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway import feed
+    from gateway.kv import feed
 
     assert feed.MESSAGE_BYTES_MAX == 64 << 20
     hand.publish(stored(TOKENS * 64, 16))  # 32 768 tokens at once are nothing special

@@ -15,7 +15,7 @@ from harness import kv_events as kv
 from harness.kv_frames import stored
 from harness.watched import TEXT, conf
 
-from gateway import feed, trust
+from gateway.kv import feed, trust
 from native._core import Prompt
 
 SIZE = 16

@@ -11,7 +11,7 @@ from harness import kv_events as kv
 from harness import waiting
 
 from engines.sim.process import SimEngine
-from gateway import feed, sequence
+from gateway.kv import feed, sequence
 
 Start = Callable[..., SimEngine]
 

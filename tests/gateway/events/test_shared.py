@@ -9,9 +9,9 @@ from harness import kv_events as kv
 from harness.watched import TEXT
 
 from engines.sim.process import SimEngine
-from gateway.board import Board
-from gateway.caches import WORDS
-from gateway.ledger import ENGINES_MAX, place
+from gateway.fleet.ledger import ENGINES_MAX, place
+from gateway.kv.board import Board
+from gateway.kv.caches import WORDS
 
 Start = Callable[..., SimEngine]
 

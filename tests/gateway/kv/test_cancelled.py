@@ -16,9 +16,9 @@ from harness.kv_load import idle, leave_early, predicted
 
 from engines.sim.tokens import WORDS
 from gateway import decode, exchange, prompt
-from gateway.decisions import Decisions
 from gateway.exchange import Exchange
-from gateway.routed import Routed
+from gateway.kv.decisions import Decisions
+from gateway.kv.routed import Routed
 from gateway.stats import Statistics
 from native._core import Ticket
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from harness.kv import chat, receipt, settled
 
-from gateway import cli_explain
-from gateway.routed import TIERS
+from gateway.cli import explain as cli_explain
+from gateway.kv.routed import TIERS
 
 URL = "/v1/chat/completions"
 TERMS = {"drain", "own", "fetch", "ext", "repl", "session"}

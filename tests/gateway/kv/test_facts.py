@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from harness.kv import chat, receipt, settled, until
 
-from gateway.facts import Facts, capacity_of
+from gateway.kv.facts import Facts, capacity_of
 
 CHAT = "/v1/chat/completions"
 

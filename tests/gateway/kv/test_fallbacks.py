@@ -143,7 +143,7 @@ async def test_a_template_that_raises_is_the_engines_to_tell(  # type: ignore[no
 async def test_an_engine_that_does_not_answer_costs_its_deadline_only(  # type: ignore[no-untyped-def]
     sim, serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.engine_tokens.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("gateway.kv.engine_tokens.TIMEOUT_S", 0.2)
     one = sim("no/such", "--served-model-name", "sim")
     gw = await serve([one])
     await settled(gw, "engine")

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from harness.kv import LANES, chat, receipt, settled
 
-from gateway import engine_tokens
+from gateway.kv import engine_tokens
 
 URL = "/v1/chat/completions"
 KIND = {"content-type": "application/json"}

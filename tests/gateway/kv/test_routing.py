@@ -13,7 +13,7 @@ import pytest
 from harness.kv import LANES, cached, chat, receipt, settled, until
 
 from engines.sim.tokens import WORDS
-from gateway.decisions import SIBLINGS_S
+from gateway.kv.decisions import SIBLINGS_S
 from native._core import Prompt
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

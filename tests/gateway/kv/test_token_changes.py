@@ -16,8 +16,8 @@ from harness.kv import LANES, chat, receipt, settled, until
 from harness.kv_load import predicted
 
 from engines.sim.process import SimEngine
-from gateway import trust
-from gateway.vocabulary import Vocabulary
+from gateway.kv import trust
+from gateway.kv.vocabulary import Vocabulary
 
 URL = "/v1/chat/completions"
 CHAT = chat(" the of and to in is" * 9)

@@ -10,7 +10,7 @@ import pytest
 from harness import model_folder
 from harness.kv import LANES, chat, receipt, settled
 
-from gateway.vocabulary import Vocabulary
+from gateway.kv.vocabulary import Vocabulary
 
 CHAT = chat("the of and to in is" * 9)
 

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import engine_tokens, policy, probes, prompt
-from gateway.counts_kv import HISTOGRAMS, KvCounts
-from gateway.engine_tokens import Question, tokenize_body
-from gateway.routed import REASONS, SOURCES, TIERS, Routed
+from gateway import prompt
+from gateway.kv import engine_tokens, probes
+from gateway.kv.counts import HISTOGRAMS, KvCounts
+from gateway.kv.engine_tokens import Question, tokenize_body
+from gateway.kv.routed import REASONS, SOURCES, TIERS, Routed
+from gateway.site import policy
 from native._core import Prompt, scan
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

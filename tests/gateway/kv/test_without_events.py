@@ -11,8 +11,8 @@ import pytest
 from harness.kv import LANES, chat, receipt, settled, until
 from harness.kv_load import load, predicted
 
-from gateway.facts import Facts
-from gateway.inquiry import hear
+from gateway.kv.facts import Facts
+from gateway.kv.inquiry import hear
 
 URL = "/v1/chat/completions"
 

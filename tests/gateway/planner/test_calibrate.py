@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from engines.sim.process import SimEngine
-from gateway.cli import main
+from gateway.cli.program import main
 from gateway.planner.calibrate import ANSWER_TOKENS, Engine, Failed, Limits, measure, together
 
 

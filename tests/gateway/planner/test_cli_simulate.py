@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import main
+from gateway.cli.program import main
 
 RECORDED = Path(__file__).parents[2] / "vectors" / "mooncake_conversation_400.jsonl"
 SLO = ("--slo", "ttft=2s,tpot=50ms")

@@ -1,0 +1,1 @@
+"""The command line: the gateway itself, and its companions."""

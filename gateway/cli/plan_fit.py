@@ -1,0 +1,231 @@
+"""`kvgate plan fit`: engines, roles and chunk size that serve recorded traffic within an SLO.
+
+Exit status: 0 done, 1 the trace or the means cannot be, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gateway.cli import amounts
+from gateway.cli.admin_client import Failed, Parser, status_of
+from gateway.planner import findings
+from gateway.planner.fit import Goal, Means, Option, Planner
+from gateway.planner.trace_files import ROWS_MAX, BadTrace, rows
+
+MOST = 64
+BAR = 24
+
+
+def main(argv: Sequence[str]) -> int:
+    return status_of(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    ttft_s, tpot_s = options.slo
+    goal = Goal(ttft_s, tpot_s, options.target)
+    gpus = options.gpus_per_engine or _gpus(options.profile)
+    means = Means(options.profile, gpus, options.kv_tokens, options.link / 8, options.speed)
+    try:
+        planner = Planner(rows(options.trace, options.requests), goal, _told)
+        found = planner.options(options.engines, means)
+        needed = planner.needed(MOST, means) if options.needed else None
+        swings = findings.swings(planner, found, means)
+    except OSError as error:
+        raise Failed(f"{options.trace}: {error.strerror}") from None
+    except (BadTrace, ValueError) as error:
+        raise Failed(str(error)) from None
+    _clear()
+    report = _report(planner, means, found, swings)
+    report["needed"] = needed and {"engines": needed[0], "layout": needed[1].layout.name}
+    if options.json:
+        print(json.dumps(report))
+    else:
+        print("\n".join(_lines(report, asked=options.needed)))
+
+
+def _gpus(profile: str) -> int:
+    """`h100-70b-tp4` has four."""
+    found = re.search(r"-tp(\d+)$", profile)
+    return int(found.group(1)) if found else 1
+
+
+def _told(what: str, share: float) -> None:
+    """A bar, where somebody looks."""
+    if sys.stderr.isatty():
+        full = round(share * BAR)
+        bar = "#" * full + "." * (BAR - full)
+        print(f"\r\033[K[{bar}] {what}", end="", file=sys.stderr, flush=True)
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _report(
+    planner: Planner, means: Means, found: list[Option], swings: list[findings.Swing]
+) -> dict[str, Any]:
+    goal, best = planner.goal, found[0]
+    low, high = findings.interval(best, goal)
+    return {
+        "trace": planner.found.name,
+        "requests": len(planner.found.rows),
+        "rate": planner.rate * means.speed,
+        "goal": asdict(goal),
+        "means": asdict(means),
+        "options": [_option(option, goal, means) for option in found],
+        "best": best.layout.name,
+        "attainment": best.attained(goal),
+        "interval": [low, high],
+        "verdict": asdict(findings.verdict(found, goal)),
+        "bottleneck": findings.bottleneck(best, goal),
+        "swings": [asdict(swing) for swing in swings],
+        "relaxation": asdict(findings.relaxation(best, goal)),
+        "measured": [
+            f"arrivals, lengths and prefixes: the trace ({planner.found.format})",
+            "routing and queues: replayed with the gateway's own decisions",
+        ],
+        "assumed": [
+            f"step times and sizes: the profile {means.profile}; `kvgate calibrate` measures an "
+            "engine",
+            f"links: {means.link_gb_s * 8:g} Gbit/s of each engine, 2 ms a transfer, shared by "
+            "the transfers from and to it",
+            "answers as long as recorded; nobody gives up",
+        ],
+    }
+
+
+def _option(option: Option, goal: Goal, means: Means) -> dict[str, Any]:
+    run = option.run
+    assert run is not None
+    p50, p90 = run.quantiles("ttft", [0.5, 0.9])
+    return {
+        "layout": option.layout.name,
+        **asdict(option.layout),
+        # JSON has no infinity: None where a queue never ends.
+        "predicted": {
+            name: value if math.isfinite(value) else None
+            for name, value in asdict(option.predicted).items()
+        },
+        "attainment": option.attained(goal),
+        "ttft_mean_s": run.mean("ttft"),
+        "ttft_p50_s": p50,
+        "ttft_p90_s": p90,
+        "tpot_p50_s": run.quantiles("tpot", [0.5])[0],
+        "hit": run.hit_tokens / run.input_tokens,
+        "goodput_per_gpu": findings.goodput(option, goal, means.gpus),
+    }
+
+
+def _lines(report: dict[str, Any], asked: bool) -> list[str]:
+    goal = report["goal"]
+    slo = [f"TTFT <= {goal['ttft_s']:g} s"] * (goal["ttft_s"] > 0)
+    slo += [f"TPOT <= {goal['tpot_s'] * 1e3:g} ms"] * (goal["tpot_s"] > 0)
+    low, high = report["interval"]
+    lines = [
+        report["verdict"]["sentence"],
+        "",
+        f"{report['trace']}: {report['requests']} requests, {report['rate']:.2f}/s; "
+        f"{' and '.join(slo) or 'no SLO'} for {goal['target']:.0%}; engines "
+        f"{report['means']['profile']} of {report['means']['gpus']} GPUs",
+        f"best: {report['best']}, in time {report['attainment']:.1%} (one replay; 95 % interval "
+        f"{low:.1%} to {high:.1%})",
+        "",
+        f"{'layout':<28}{'in time':>8}{'TTFT mean':>11}{'formula':>9}{'p90':>8}{'TPOT p50':>10}"
+        f"{'formula':>9}{'hit':>7}{'good/s/GPU':>12}",
+    ]
+    for one in report["options"]:
+        said = one["predicted"]
+        lines.append(
+            f"{one['layout']:<28}{one['attainment']:>8.3f}{one['ttft_mean_s']:>10.2f}s"
+            f"{_time(said['ttft_s'], 1, 's')}{one['ttft_p90_s']:>7.2f}s"
+            f"{one['tpot_p50_s'] * 1e3:>8.1f}ms"
+            f"{_time(said['tpot_s'], 1e3, 'ms')}{one['hit']:>7.3f}{one['goodput_per_gpu']:>12.4f}"
+        )
+    lines += ["", f"bottleneck: {report['bottleneck']}", "", "if it were otherwise, in time:"]
+    for swing in report["swings"]:
+        two = swing["disaggregated"]
+        split = "" if two is None else f", disaggregated {two:.3f}"
+        lines.append(f"  {swing['what']:<44} aggregated {swing['aggregated']:.3f}{split}")
+    lines += ["", *_needed(report, asked), _relaxed(report), ""]
+    lines += [f"measured: {line}" for line in report["measured"]]
+    return [*lines, *(f"assumed:  {line}" for line in report["assumed"])]
+
+
+def _time(value: float | None, scale: float, unit: str) -> str:
+    """Nine wide."""
+    if value is None:
+        return f"{'endless':>9}"
+    return f"{f'{value * scale:.{2 if scale == 1 else 1}f}{unit}':>9}"
+
+
+def _needed(report: dict[str, Any], asked: bool) -> list[str]:
+    if not asked:
+        return []
+    needed = report["needed"]
+    if needed is None:
+        return [f"no layout of up to {MOST} engines reaches {report['goal']['target']:.0%}"]
+    gpus = needed["engines"] * report["means"]["gpus"]
+    return [f"fewest engines: {needed['engines']} ({gpus} GPUs), {needed['layout']}"]
+
+
+def _relaxed(report: dict[str, Any]) -> str:
+    goal, found = report["goal"], report["relaxation"]
+    if report["attainment"] >= goal["target"]:
+        return f"the target of {goal['target']:.0%} is met"
+    ways = []
+    if found["ttft_s"]:
+        ways.append((found["ttft_s"] / goal["ttft_s"], f"TTFT <= {found['ttft_s']:.2f} s"))
+    if found["tpot_s"]:
+        ways.append((found["tpot_s"] / goal["tpot_s"], f"TPOT <= {found['tpot_s'] * 1e3:.0f} ms"))
+    if found["factor"]:
+        ways.append((found["factor"], f"all of it {found['factor']:.2f} times"))
+    if not ways:
+        return "no SLO up to ten times as long reaches the target: it takes more engines"
+    return f"nearest that {report['best']} would reach: {' or '.join(w for _, w in sorted(ways))}"
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="kvgate plan fit",
+        description="Engines, roles and chunk size that serve recorded traffic within an SLO.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--trace", type=Path, required=True, metavar="FILE", help="as kvgate workload reads it")
+    add("--slo", type=amounts.slo, required=True, metavar="ttft=2s,tpot=50ms")
+    add("--target", type=amounts.share, default=0.9, metavar="SHARE", help="in time (0.9)")
+    add("--engines", type=amounts.some, default=8, metavar="N", help="there are (8)")
+    add("--needed", action="store_true", help=f"look for the fewest, up to {MOST}")
+    add("--profile", default="h100-70b-tp4", metavar="P", help="step times (h100-70b-tp4)")
+    add("--gpus-per-engine", type=amounts.count, default=0, metavar="N", help="(the profile's)")
+    add("--kv-tokens", type=amounts.count, default=0, metavar="N", help="of an engine: 461k, 2m")
+    add("--link", type=_link, default=100.0, metavar="GBIT", help="of each engine (100 Gbit/s)")
+    add("--speed", type=_speed, default=1.0, metavar="X", help="arrivals come so much faster")
+    add("--requests", type=amounts.count, default=ROWS_MAX, metavar="N", help="the first N only")
+    add("--json", action="store_true", help="everything, as one JSON line")
+    return parser
+
+
+def _link(text: str) -> float:
+    return amounts.rates(text)[0]
+
+
+def _speed(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 1e-3 <= found <= 1e3:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a factor from 0.001 to 1000')
+    return found

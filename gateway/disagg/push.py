@@ -1,0 +1,121 @@
+"""Two engines asked at once, where the one that computes the prompt writes it to the other.
+
+Both match the request by its id, so the decode leg needs nothing of the prefill leg's reply but
+what the engine is called, which an earlier reply has told. Until one has, and where an engine has
+another name than before, the legs follow one another, as with pull.
+
+What the usage of the answer says of caches is the prefill engine's word, as far as that comes
+before the usage does.
+
+Invariant: the prefill leg has no client of its own: it ends with the other one, unless that is
+complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from engines.vllm.handoff import Handed, Peer
+from gateway.disagg.fetch import LOST
+from gateway.disagg.two_legs import TwoLegs
+from native.relay import Edits
+
+if TYPE_CHECKING:
+    from gateway.fleet.engine import Engine
+    from native.relay import Leg
+
+APART = "peer_failed"  # why a decode leg is ended: the other one failed
+
+
+class Pushed(TwoLegs):
+    __slots__ = ("_edits", "_then", "_told")
+
+    _edits: Edits | None  # of the reply: what its usage shall say, the prefill's reply tells
+
+    _told: Peer | None  # what the decode engine was told; None = the legs follow one another
+    _then: Callable[[], None] | None  # once the decode leg has ended
+
+    def begin(self, engine: Engine) -> None:
+        kv = self._ctx.kv
+        assert kv is not None and kv.prefill is not None
+        self._then = self._edits = None
+        self._told = engine.team.engines[kv.prefill.place].handing.peer
+        if self._told is None:
+            super().begin(engine)
+            return
+        leg = self._open(engine)
+        raw = self._told.params(self.leg_id)
+        self.transfer.hold(Handed(raw, self._told, -1, -1, -1), monotonic())
+        kv.computed = kv.prefill
+        leg.start()
+        self._owner.answer_at(engine)
+
+    def left(self) -> None:
+        if self._told is None:  # else the leg that answers hears of it
+            super().left()
+
+    def follow(self, leg: Leg) -> None:
+        super().follow(leg)
+        if self._told is not None and self.transfer.state == "taken":
+            leg.edits = self._edits = (leg.edits or Edits()).with_usage(-1, -1)
+
+    def _ended(self, leg: Leg) -> None:
+        if self._told is None:
+            super()._ended(leg)
+            return
+        handed = self._read(leg, monotonic())
+        if handed is not None and self._edits is not None:
+            self._edits.count(max(leg.cached_tokens, 0), leg.created_tokens)
+        answer = self._ctx.leg
+        if self.transfer.state != "taken" or answer is None or answer is leg:
+            self._let_go()  # the other leg is past needing it, or has ended
+        elif handed is None:
+            self._stop(answer, partial(self._go_on, leg))
+        elif handed.peer != self._told:
+            self._stop(answer, partial(self._follow_up, handed))
+
+    def _stop(self, answer: Leg, then: Callable[[], None]) -> None:
+        """The decode engine waits for what will not come."""
+        if answer.relayed:
+            answer.cancel("eof")
+            return
+        self._then = then
+        answer.cancel(APART)
+
+    def _follow_up(self, handed: Handed) -> None:
+        """It was told a wrong name: now it is told the right one."""
+        kv, first = self._ctx.kv, self.transfer.prefill
+        assert kv is not None and self._ctx.group is not None
+        self._told = handed.peer
+        kv.computed = kv.prefill
+        self.transfer = self.transfer.anew(handed)
+        self._keep(first)
+        self._owner.answer_at(self.decode)
+
+    def answered(self, leg: Leg) -> bool:
+        super().answered(leg)
+        first, then = self.leg, self._then
+        if leg.error == APART and then is not None:
+            self._then = None
+            kv = self._ctx.kv
+            if kv is not None:
+                kv.computed = None
+            then()
+            return True
+        # Once the decode engine may wait for it the prefill must end: blocks that wait for one that
+        # never comes are not freed by vLLM, not even when their request is aborted.
+        useless = leg.unsent or not leg.t_start or leg.error == "shutdown"
+        if self._told is not None and first is not None and not first.t_end and useless:
+            first.cancel(leg.error if leg.error in LOST else "cancelled")
+        return False
+
+    def _release(self, engine: Engine) -> None:
+        """The prefill engine is told by its own leg."""
+        if self._told is None:
+            super()._release(engine)
+            return
+        self._let_go()
+        self._over("released")

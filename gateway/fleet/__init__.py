@@ -1,0 +1,1 @@
+"""The engines there are, over reloads: health, marks, load, models."""

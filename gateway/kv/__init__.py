@@ -1,0 +1,1 @@
+"""Prompts and caches: what a request's tokens are, and what engines are believed to hold."""

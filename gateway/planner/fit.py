@@ -1,0 +1,157 @@
+"""How many engines, in which roles and with which chunk, serve a trace within an SLO.
+
+Every layout is first predicted by formula (`queueing`); the best few of either kind are replayed in
+the simulator, which runs the gateway's own decisions. A verdict rests on replays alone; formulas
+choose what is worth one, and are printed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from gateway.planner.queueing import Layout, Predicted, Traffic, predict
+from gateway.planner.replay import OURS
+from gateway.planner.trace_files import Rows
+from native._core import Duet, Fit, Simulated, simulate
+
+CHUNKS = (512, 1024, 2048, 4096, 8192)
+KEPT = 3  # layouts of either kind that are replayed
+PREFILL_CHUNK = 8192  # where prefill disturbs no answer
+CONFIDENCE = 1.96
+# Of an engine's KV memory, what answers can fill in the mean; above it, prompts wait for room.
+FILLED = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """SLOs in seconds, 0 = none; `target`: share of requests that must keep them."""
+
+    ttft_s: float
+    tpot_s: float
+    target: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What engines are made of. `kv_tokens` 0: the profile's; `speed`: of the trace's arrivals."""
+
+    profile: str = "h100-70b-tp4"
+    gpus: int = 4
+    kv_tokens: int = 0
+    link_gb_s: float = 12.5
+    speed: float = 1.0
+    seed: int = 0
+
+    def fit(self, chunk_tokens: int) -> Fit:
+        return Fit(self.profile, None, chunk_tokens)
+
+    def memory(self) -> int:
+        return self.kv_tokens or self.fit(0).kv_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A layout, what the formula says of it, and its replay."""
+
+    layout: Layout
+    predicted: Predicted
+    run: Simulated | None = None
+
+    def attained(self, goal: Goal) -> float:
+        """Of the replay; of the formula where there is none."""
+        if self.run is not None:
+            return self.run.good(goal.ttft_s, goal.tpot_s) / self.run.requests
+        late = goal.tpot_s and self.predicted.tpot_s > goal.tpot_s
+        return self.predicted.in_time * (0.5 if late else 1.0)
+
+
+class Planner:
+    """A trace, a goal and the means; runs are kept, as several questions ask for the same."""
+
+    def __init__(self, found: Rows, goal: Goal, told: Callable[[str, float], None]) -> None:
+        """`told`: hears what is under way and the share of it that is done."""
+        self.found, self.goal, self.told = found, goal, told
+        self.recorded = found.packed()
+        self._columns = [row.input for row in found.rows], [row.output for row in found.rows]
+        self._runs: dict[tuple[Layout, Means], Simulated] = {}
+
+    @property
+    def rate(self) -> float:
+        return len(self.found.rows) / max(self.recorded.trace.span_s, 1e-9)
+
+    def predict(self, layout: Layout, means: Means) -> Predicted:
+        memory = means.memory() * (layout.prefill or layout.engines)
+        traffic = Traffic.of(self.recorded.trace, self._columns, memory, self.rate * means.speed)
+        return predict(means.fit(layout.chunk_tokens), layout, traffic, self.goal.ttft_s)
+
+    def replay(self, layout: Layout, means: Means) -> Simulated:
+        key = (layout, means)
+        if key not in self._runs:
+            self._runs[key] = self._simulated(layout, means)
+        return self._runs[key]
+
+    def _simulated(self, layout: Layout, means: Means) -> Simulated:
+        roles = "p" * layout.prefill + "d" * layout.decode
+        return simulate(
+            self.recorded.trace,
+            OURS,
+            means.fit(layout.chunk_tokens),
+            engines=layout.engines,
+            capacity_tokens=means.kv_tokens,
+            speed=means.speed,
+            spread_s=self.recorded.tick_s,
+            seed=means.seed,
+            ttft_slo_ms=self.goal.ttft_s * 1e3,
+            tpot_slo_ms=self.goal.tpot_s * 1e3,
+            duet=Duet(roles, 1, means.link_gb_s) if layout.prefill else None,
+        )
+
+    def options(self, engines: int, means: Means) -> list[Option]:
+        """Replayed layouts of so many engines, best first."""
+        together = [Layout(engines, 0, chunk, means.link_gb_s) for chunk in CHUNKS]
+        split = [
+            Layout(engines, prefill, PREFILL_CHUNK, means.link_gb_s)
+            for prefill in range(1, engines)
+        ]
+        chosen = [*self._promising(together, means), *self._promising(split, means)]
+        done = []
+        for at, option in enumerate(chosen):
+            self.told(f"{engines} engines: {option.layout.name}", at / len(chosen))
+            done.append(replace(option, run=self.replay(option.layout, means)))
+        return sorted(done, key=lambda option: -option.attained(self.goal))
+
+    def _promising(self, layouts: Sequence[Layout], means: Means) -> list[Option]:
+        found = [Option(layout, self.predict(layout, means)) for layout in layouts]
+        room = FILLED * means.memory()
+        found.sort(
+            key=lambda option: (
+                option.predicted.held_tokens > room,
+                -option.attained(self.goal),
+                option.predicted.ttft_s,
+            )
+        )
+        return found[:KEPT]
+
+    def needed(self, most: int, means: Means) -> tuple[int, Option] | None:
+        """The fewest engines that reach the target, and their layout; None: more than `most`."""
+        low, high = 1, most
+        best: tuple[int, Option] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            option = self.options(middle, means)[0]
+            if option.attained(self.goal) >= self.goal.target:
+                best, high = (middle, option), middle - 1
+            else:
+                low = middle + 1
+        return best
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` (Wilson's)."""
+    z = CONFIDENCE
+    middle = share + z * z / (2 * count)
+    half = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return (middle - half) / scale, (middle + half) / scale

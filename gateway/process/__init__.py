@@ -1,0 +1,1 @@
+"""The processes of one gateway: master, workers, monitor, and how they talk."""

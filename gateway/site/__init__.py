@@ -1,0 +1,1 @@
+"""What a configuration makes of a request: servers, locations, variables, limits, headers, TLS."""

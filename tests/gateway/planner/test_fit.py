@@ -1,0 +1,123 @@
+"""Plans for recorded traffic: what is replayed, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.plan_fit import main
+from gateway.planner import findings
+from gateway.planner.fit import Goal, Means, Planner, wilson
+from gateway.planner.queueing import Layout
+from gateway.planner.trace_files import rows
+
+TRACE = Path(__file__).parents[2] / "vectors" / "mooncake_conversation_400.jsonl"
+GOAL = Goal(2.0, 0.05)
+MEANS = Means(link_gb_s=50.0)
+
+
+@pytest.fixture(scope="module")
+def planner() -> Planner:
+    return Planner(rows(TRACE), GOAL, lambda *_: None)
+
+
+def test_options_are_replayed_and_come_best_first(planner: Planner) -> None:
+    options = planner.options(4, MEANS)
+    found = [option.attained(GOAL) for option in options]
+    assert found == sorted(found, reverse=True) and len(options) >= 4
+    assert all(option.run is not None for option in options)
+    assert {option.layout.prefill > 0 for option in options} == {True, False}
+
+
+def test_a_run_is_made_once(planner: Planner) -> None:
+    layout = Layout(4, 2, link_gb_s=50.0)
+    assert planner.replay(layout, MEANS) is planner.replay(layout, MEANS)
+
+
+def test_the_fewest_engines_reach_the_target_and_one_fewer_does_not() -> None:
+    goal = Goal(5.0, 0.1, 0.9)
+    planner = Planner(rows(TRACE), goal, lambda *_: None)
+    found = planner.needed(16, MEANS)
+    assert found is not None
+    count, option = found
+    assert option.attained(goal) >= 0.9
+    assert count > 1 and planner.options(count - 1, MEANS)[0].attained(goal) < 0.9
+
+
+def test_a_verdict_has_the_margin_of_the_runs(planner: Planner) -> None:
+    options = planner.options(8, MEANS)
+    said = findings.verdict(options, GOAL)
+    one, two = findings.of_kind(options, False), findings.of_kind(options, True)
+    assert one is not None and two is not None
+    assert said.margin == pytest.approx(two.attained(GOAL) - one.attained(GOAL))
+    assert two.layout.name in said.sentence and one.layout.name in said.sentence
+
+
+def test_one_engine_cannot_be_split(planner: Planner) -> None:
+    said = findings.verdict(planner.options(1, MEANS), GOAL)
+    assert "cannot be split" in said.sentence
+
+
+def test_less_work_or_more_memory_never_hurts_much(planner: Planner) -> None:
+    options = planner.options(8, MEANS)
+    found = {swing.what: swing for swing in findings.swings(planner, options, MEANS)}
+    assert found["rate -30%"].aggregated >= found["rate +30%"].aggregated
+    assert {name.split()[0] for name in found} >= {"rate", "bandwidth"}
+
+
+def test_the_nearest_relaxation_is_just_enough(planner: Planner) -> None:
+    hard = replace(GOAL, ttft_s=0.8)
+    option = planner.options(8, MEANS)[0]
+    found = findings.relaxation(option, hard)
+    assert found.ttft_s is not None and option.run is not None
+    assert findings.attained(option.run, replace(hard, ttft_s=found.ttft_s)) >= hard.target
+    less = replace(hard, ttft_s=found.ttft_s * 0.98)
+    assert findings.attained(option.run, less) < hard.target
+
+
+def test_an_interval_holds_its_share() -> None:
+    low, high = wilson(0.9, 400)
+    assert 0.86 < low < 0.9 < high < 0.93
+
+
+def test_the_command_gives_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--trace", str(TRACE), "--slo", "ttft=2s,tpot=50ms", "--engines", "4"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Disaggregation")
+    assert "bottleneck:" in text and "assumed:" in text and "rate -30%" in text
+    assert main([*argv, "--json", "--needed"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["needed"]["engines"] >= 1 and found["options"][0]["goodput_per_gpu"] > 0
+
+
+def test_a_queue_that_never_ends_is_said_in_valid_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--trace", str(TRACE), "--slo", "ttft=2s", "--engines", "2", "--speed", "20"]
+    assert main([*argv, "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "Infinity" not in text
+    options = json.loads(text)["options"]
+    assert any(one["predicted"]["ttft_s"] is None for one in options)
+    assert main(argv) == 0
+    assert "endless" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        (["--trace", str(TRACE)], 2, "--slo"),
+        (["--trace", str(TRACE), "--slo", "ttft=soon"], 2, "soon"),
+        (["--trace", "absent.jsonl", "--slo", "ttft=2s"], 1, "absent.jsonl"),
+        (["--trace", str(TRACE), "--slo", "ttft=2s", "--profile", "abacus"], 1, "abacus"),
+    ],
+)
+def test_a_mistake_is_named(
+    argv: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == status
+    assert said in capsys.readouterr().err
