@@ -384,25 +384,9 @@ impl KvbmClient {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (stats, connects) = {
-            let client = self.client();
-            (client.stats, client.link().connects)
-        };
+        let figures = self.client().figures();
         let out = PyDict::new(py);
-        for (name, value) in [
-            ("connects", connects),
-            ("restarts", stats.restarts),
-            ("lookups", stats.lookups),
-            ("table_lookups", stats.table_lookups),
-            ("gated", stats.gated),
-            ("lookup_timeouts", stats.lookup_timeouts),
-            ("late_answers", stats.late_answers),
-            ("skipped", stats.skipped),
-            ("jobs", stats.jobs),
-            ("jobs_refused", stats.jobs_refused),
-            ("jobs_lost", stats.jobs_lost),
-            ("jobs_late", stats.jobs_late),
-        ] {
+        for (name, value) in figures {
             out.set_item(name, value)?;
         }
         Ok(out)
