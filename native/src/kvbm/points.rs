@@ -115,6 +115,8 @@ mod tests {
         let outcomes: Vec<bool> = (0..5).map(|_| points.pass("a").is_ok()).collect();
         assert_eq!(outcomes, [true, false, false, true, true]);
         assert!(points.pass("b").is_ok() && points.pass("c").is_ok());
-        assert!(["a", "a=wait:x", "a=5*x", "a=kill@"].iter().all(|bad| Points::parse(bad).is_err()));
+        assert!(["a", "a=wait:x", "a=5*x", "a=kill@"]
+            .iter()
+            .all(|bad| Points::parse(bad).is_err()));
     }
 }
