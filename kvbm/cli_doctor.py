@@ -50,7 +50,11 @@ def _line(finding: doctor.Finding) -> str:
 def _ways(config: Config | None) -> dict[str, dict[str, object]]:
     """The options, the one that fits most first."""
     socket = config.socket if config else "/run/kvbm/kvbm.sock"
-    return {
+    ways = {
         "tiers below vLLM's own host memory": engine_config.tier(socket),
         "the same by one name; on vLLM's CPU platform, too": engine_config.connector(socket),
     }
+    if config is not None and config.host is not None:
+        shared = {"one host memory for all engines: the daemon's": engine_config.arena(socket)}
+        return {**shared, **ways}
+    return ways

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 TIER = ("KvbmTier", "engines.vllm.tier")
+SPEC = ("KvbmOffloadingSpec", "engines.vllm.arena_spec")
 CONNECTOR = ("KvbmConnector", "engines.vllm.connector")
 CPU_BYTES = 8 << 30
 
@@ -33,6 +34,12 @@ def connector(socket: str, cpu_bytes: int = CPU_BYTES) -> dict[str, Any]:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"cpu_bytes_to_use": cpu_bytes, "socket": socket},
     }
+
+
+def arena(socket: str) -> dict[str, Any]:
+    """Way 3: the daemon's arena is the host tier, of all engines of the machine."""
+    name, module = SPEC
+    return _offloading(name, spec_module_path=module, socket=socket)
 
 
 def _offloading(spec_name: str, **extra: Any) -> dict[str, Any]:

@@ -15,11 +15,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engines.vllm.doomed import Doomed
 from native import _core
 
 BATCH_MAX = 4096
-DOOMED_MAX = 16_384
-DOOMED_S = 10.0
 TOUCHED_MAX = 4096
 # Of the engine's slots, what stores may hold.
 STORE_SHARE = 4
@@ -82,7 +81,7 @@ class BlockJobs:
         self._ended: list[Ended] = []
         self._storing = 0
         self._is_there = True
-        self._doomed: dict[bytes, float] = {}
+        self._doomed = Doomed()
         self._touched: dict[bytes, None] = {}
         self.figures = Figures()
 
@@ -96,10 +95,8 @@ class BlockJobs:
         is looked at once per `finished`, which an engine asks for in every step."""
         if not self._is_there:
             return MISS
-        if self._doomed and (until := self._doomed.get(name)) is not None:
-            if now < until:
-                return MISS
-            del self._doomed[name]
+        if self._doomed.has(name, now):
+            return MISS
         tier = self._client.lookup([name])[0]
         return MISS if tier == UNKNOWN else tier
 
@@ -113,7 +110,7 @@ class BlockJobs:
     def load(self, job: int, names: Sequence[bytes], slots: Sequence[int], now: float) -> None:
         begun = self._begin(_Job(job, True, len(names)), names, slots)
         self.figures.failed += len(names) - begun
-        self._doom(names[begun:], now)
+        self._doomed.add(names[begun:], now)
 
     def _begin(self, job: _Job, names: Sequence[bytes], slots: Sequence[int]) -> int:
         """How many blocks are under way; those behind them are not touched."""
@@ -161,12 +158,11 @@ class BlockJobs:
             self.figures.failed += failed
             if failed:
                 told = zip(names, statuses, strict=True)
-                self._doom([name for name, status in told if status not in NO_FAULT], now)
+                self._doomed.add([name for name, status in told if status not in NO_FAULT], now)
         else:
             job.ok = job.ok and all(status in AS_ASKED for status in statuses)
             self.figures.stored += len(good)
-            for name in good:
-                self._doomed.pop(name, None)
+            self._doomed.forgive(good)
         if job.parts:
             return
         if not job.is_load:
@@ -175,13 +171,6 @@ class BlockJobs:
         self._ended.append(
             Ended(job.number, job.is_load, job.ok, tuple(job.good), job.moved_bytes, spent_s)
         )
-
-    def _doom(self, names: Sequence[bytes], now: float) -> None:
-        for name in names:
-            while len(self._doomed) >= DOOMED_MAX:
-                del self._doomed[next(iter(self._doomed))]
-            self._doomed.pop(name, None)
-            self._doomed[name] = now + DOOMED_S
 
     def touch(self, names: Sequence[bytes]) -> None:
         """Counts a use of blocks; told with the next `step`, as far as that holds them."""

@@ -151,6 +151,23 @@ impl KvbmClient {
         self.client().link().is_usable(clock_us())
     }
 
+    /// Connections since the start: another number, another connection.
+    #[getter]
+    fn connects(&self) -> u64 {
+        self.client().link().connects
+    }
+
+    /// Microseconds until so many blocks from the disk and from the remote tier would be loaded, by how
+    /// loads go now.
+    fn expected_us(&self, disk: u64, remote: u64) -> u64 {
+        self.client().expected_us(disk, remote)
+    }
+
+    /// Tells the daemon, with the next report, of blocks that were found and computed all the same.
+    fn count_gated(&self, blocks: u64) {
+        self.client().count_gated(blocks);
+    }
+
     /// Why there is no connection; empty when there is one.
     #[getter]
     fn trouble(&self) -> String {
@@ -367,25 +384,9 @@ impl KvbmClient {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (stats, connects) = {
-            let client = self.client();
-            (client.stats, client.link().connects)
-        };
+        let figures = self.client().figures();
         let out = PyDict::new(py);
-        for (name, value) in [
-            ("connects", connects),
-            ("restarts", stats.restarts),
-            ("lookups", stats.lookups),
-            ("table_lookups", stats.table_lookups),
-            ("gated", stats.gated),
-            ("lookup_timeouts", stats.lookup_timeouts),
-            ("late_answers", stats.late_answers),
-            ("skipped", stats.skipped),
-            ("jobs", stats.jobs),
-            ("jobs_refused", stats.jobs_refused),
-            ("jobs_lost", stats.jobs_lost),
-            ("jobs_late", stats.jobs_late),
-        ] {
+        for (name, value) in figures {
             out.set_item(name, value)?;
         }
         Ok(out)

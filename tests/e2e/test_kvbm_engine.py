@@ -2,121 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx
 import pytest
 from e2e import fleet
-from harness.gateway import ROOT, free_ports
+from e2e.kvbm_vllm import BLOCK, HOST, LOADABLE, Answer, Vllm, prompt
 from harness.kvbm_daemon import Served
 from harness.seaweed import BUCKET, Seaweed
 from harness.waiting import until
 
-from engines.vllm.launch import ChildServer
-from engines.vllm.spec import Cpu, EngineSpec, command
-from engines.vllm.transfer import Nixl
 from kvbm import engine_config
 
 pytestmark = pytest.mark.skipif(
     fleet.KIND == "sim" or not fleet.VLLM.exists(), reason="needs stock vLLM; hint: env.sh"
 )
 
-MODEL = "tiny"
-WEIGHTS = fleet.CACHE / "tiny-llama"
-BLOCK, TOKEN_BYTES = 32, 1024  # of the tiny model
-LENGTH = 2000
-# Of the prompt's tokens, those in whole blocks that can be loaded: one is always computed.
-LOADABLE = (LENGTH - 1) // BLOCK * BLOCK
-DEVICE, HOST = 4224 * TOKEN_BYTES, 128 * BLOCK * TOKEN_BYTES
 DISK = "disk { path disk; size 256m; segment 4m; sync 50ms; }\n"
-
-
-def prompt(seed: int, length: int = LENGTH) -> list[int]:
-    dice = random.Random(seed)
-    return [dice.randrange(100, 40_000) for _ in range(length)]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    tokens: tuple[int, ...]
-    loaded: int  # prompt tokens whose KV came from kvbm
-
-
-class Vllm:
-    """An engine with kvbm's connector, or `with_nixl`: with NIXL's and kvbm's."""
-
-    def __init__(self, socket: str, folder: Path, *, with_nixl: bool = False) -> None:
-        port, side = free_ports(2)
-        transfer = engine_config.connector(socket, HOST)
-        spec = EngineSpec(
-            model=str(WEIGHTS),
-            served_names=(MODEL,),
-            port=port,
-            block_size=BLOCK,
-            max_model_len=4096,
-            dtype="float32",
-            cpu=Cpu(kv_bytes=DEVICE),
-            offline=True,
-            nixl=Nixl(port=side, buffer_device="cpu", ucx_tls="tcp,sm,self", ucx_devices="lo")
-            if with_nixl
-            else None,
-            executable=str(fleet.VLLM),
-        )
-        built = command(spec)
-        argv = list(built.argv)
-        if with_nixl:
-            at = argv.index("--kv-transfer-config")
-            nixl = json.loads(argv[at + 1])
-            del argv[at : at + 2]
-            transfer = {
-                "kv_connector": "MultiConnector",
-                "kv_role": "kv_both",
-                "kv_connector_extra_config": {"connectors": [nixl, transfer]},
-            }
-        built = replace(
-            built,
-            argv=(*argv, "--kv-transfer-config", json.dumps(transfer)),
-            environ=(*built.environ, ("PYTHONPATH", str(ROOT))),
-        )
-        log = folder / f"engine-{port}.log"
-        self.engine = fleet.Engine(
-            port, lambda: ChildServer.start(built, f"http://127.0.0.1:{port}", log)
-        )
-
-    def start(self) -> None:
-        self.engine.launch()
-        self.engine.server.wait_ready()
-
-    def restart(self) -> None:
-        self.engine.server.kill()
-        self.start()
-
-    def loaded(self) -> int:
-        source = "external_kv_transfer"
-        return int(self.engine.counter("vllm:prompt_tokens_by_source_total", source=source))
-
-    def ask(self, tokens: list[int], length: int = 16) -> Answer:
-        before = self.loaded()
-        body = {
-            "model": MODEL, "prompt": tokens, "max_tokens": length, "temperature": 0,
-            "return_token_ids": True,
-        }  # fmt: skip
-        url = f"{self.engine.base_url}/v1/completions"
-        reply = httpx.post(url, json=body, timeout=120)
-        assert reply.status_code == 200, reply.text
-        said = tuple(reply.json()["choices"][0]["token_ids"])
-        return Answer(said, self.loaded() - before)
-
-    def push_out(self) -> None:
-        """Other prompts take every block of the device and of the host memory."""
-        for seed in (98, 99):
-            self.ask(prompt(seed, 4000), 1)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def vllm(daemon: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
-    vllm = Vllm(daemon.socket, tmp_path_factory.mktemp("vllm"))
+    vllm = Vllm(engine_config.connector(daemon.socket, HOST), tmp_path_factory.mktemp("vllm"))
     before = host_memories()
     try:
         vllm.start()
@@ -181,7 +85,7 @@ def test_a_prompt_comes_back_after_everything(vllm: Vllm, daemon: Served) -> Non
 def test_another_engine_finds_it_beside_nixl(vllm: Vllm, daemon: Served, tmp_path: Path) -> None:
     tokens = prompt(1)
     known = vllm.ask(tokens)
-    other = Vllm(daemon.socket, tmp_path, with_nixl=True)
+    other = Vllm(engine_config.connector(daemon.socket, HOST), tmp_path, with_nixl=True)
     try:
         other.start()
         assert other.ask(tokens) == Answer(known.tokens, LOADABLE)

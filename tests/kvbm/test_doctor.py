@@ -47,13 +47,17 @@ def test_the_command_prints_options_that_a_shell_gives_back(tmp_path: Path) -> N
     lines = [line for line in done.stdout.splitlines() if "--kv-transfer-config" in line]
     configs = [json.loads(shlex.split(line)[1]) for line in lines]
     socket = f"{tmp_path}/s.sock"
-    assert configs == [engine_config.tier(socket), engine_config.connector(socket)]
+    ways = (engine_config.arena, engine_config.tier, engine_config.connector)
+    assert configs == [way(socket) for way in ways]
     document = json.loads(command("doctor", "-c", str(file), "--json").stdout)
     assert list(document["kv_transfer_config"].values()) == configs
     assert {finding["level"] for finding in document["findings"]} <= {"ok", "warn"}
 
 
-@pytest.mark.parametrize("way", [engine_config.TIER, engine_config.CONNECTOR])
+WAYS = [engine_config.TIER, engine_config.CONNECTOR, engine_config.SPEC]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_the_options_name_is_there(way: tuple[str, str]) -> None:
     """vLLM, which these need, is not here: they are looked at, not imported."""
     name, module = way

@@ -169,7 +169,7 @@ impl Disk {
         let crew = Arc::new(Crew::new("kvbm-copy", options.copy_threads)?);
         let answers = Arc::clone(&inbox);
         let keeper = Keeper::new(Arc::clone(&folder), move |a| answers.push(Event::Kept(a)))?;
-        let mover = Mover::new(backend, crew, Arc::clone(&inbox));
+        let mover = Mover::new(backend, crew, Arc::clone(&inbox), options.points.clone());
         let mut disk = Self {
             folder,
             catalog: found.catalog,

@@ -71,27 +71,36 @@ impl Client {
             return None;
         }
         let hello = self.link.hello();
+        let recompute_us = u64::from(hello.recompute_us);
         let count = |wanted: u8| tiers.iter().filter(|&&tier| tier == wanted).count() as u64;
-        let (disk, remote) = (count(tier::DISK), count(tier::REMOTE));
         let hits = keys.len() as u64 - count(tier::MISS);
-        let budget_us = hits * u64::from(hello.recompute_us);
-        let bytes = |blocks: u64| blocks * u64::from(hello.block_bytes);
-        let mut needed_us = 0;
-        if disk > 0 {
-            needed_us += table.expected_us(bytes(disk));
-        }
-        if remote > 0 {
-            needed_us += table.expected_remote_us(bytes(remote));
-        }
         // Loading would take longer than computing.
-        if hello.recompute_us > 0 && needed_us > budget_us {
-            self.stats.gated += hits;
-            self.found.gated += hits;
-            tiers.fill(tier::MISS);
+        if recompute_us > 0 {
+            let needed_us = self.expected_us(count(tier::DISK), count(tier::REMOTE));
+            if needed_us > hits * recompute_us {
+                self.count_gated(hits);
+                tiers.fill(tier::MISS);
+            }
         }
         self.stats.table_lookups += 1;
         self.found.count(&tiers);
         Some(tiers)
+    }
+
+    /// Microseconds until so many blocks of each tier would be loaded, by how loads go now. 0 without a
+    /// daemon.
+    pub fn expected_us(&self, disk: u64, remote: u64) -> u64 {
+        let bytes = |blocks: u64| blocks * u64::from(self.link.hello().block_bytes);
+        let Some(table) = &self.link.table else { return 0 };
+        let near = if disk > 0 { table.expected_us(bytes(disk)) } else { 0 };
+        let far = if remote > 0 { table.expected_remote_us(bytes(remote)) } else { 0 };
+        near.saturating_add(far)
+    }
+
+    /// Blocks that were found and computed all the same, since that is quicker.
+    pub fn count_gated(&mut self, blocks: u64) {
+        self.stats.gated += blocks;
+        self.found.gated += blocks;
     }
 
     fn late_answer(&mut self, keys: &[Key], now_us: u64) -> Option<Vec<u8>> {
@@ -119,10 +128,16 @@ impl Client {
             return None;
         }
         let answer = self.request(head, payload, self.lookup_us);
-        if answer.is_none() {
-            self.was_late();
+        match answer {
+            Some(_) => self.timeouts = 0,
+            None => self.was_late(),
         }
         answer.map(|frame| frame.payload)
+    }
+
+    /// Nothing is waited for: several answers did not come in time.
+    pub(super) fn is_paused(&self) -> bool {
+        clock_us() < self.paused_until_us
     }
 
     fn was_late(&mut self) {

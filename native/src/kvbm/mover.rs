@@ -16,6 +16,7 @@ use super::gate::Gate;
 use super::inbox::Inbox;
 use super::io::{Class, Direction, Io, IoBackend};
 use super::memory::Memory;
+use super::points::Points;
 use super::record::{self, verify, Damage, Expected, Header, PAGE};
 use super::region::Region;
 
@@ -86,11 +87,17 @@ pub struct Mover<T> {
     backend: Arc<dyn IoBackend>,
     crew: Arc<Crew>,
     inbox: Arc<Inbox<T>>,
+    points: Points,
 }
 
 impl<T: From<Moved> + Send + 'static> Mover<T> {
-    pub fn new(backend: Arc<dyn IoBackend>, crew: Arc<Crew>, inbox: Arc<Inbox<T>>) -> Self {
-        Self { backend, crew, inbox }
+    pub fn new(
+        backend: Arc<dyn IoBackend>,
+        crew: Arc<Crew>,
+        inbox: Arc<Inbox<T>>,
+        points: Points,
+    ) -> Self {
+        Self { backend, crew, inbox, points }
     }
 
     pub fn name(&self) -> &'static str {
@@ -127,10 +134,12 @@ impl<T: From<Moved> + Send + 'static> Mover<T> {
     /// Read a record, verify it, hand the payload on.
     pub fn read(&self, errand: Errand, expected: Expected, target: Target) {
         let (crew, inbox) = (Arc::clone(&self.crew), Arc::clone(&self.inbox));
+        let points = self.points.clone();
         let Errand { flight, file, buffer } = errand;
         let urgent = !matches!(target, Target::Buffer);
         let finish = move |buffer: Buffer, read: io::Result<usize>| {
             let job = move || {
+                let read = points.pass("record.read").and(read);
                 let result = deliver(&buffer, read, &expected, &target);
                 inbox.push(Moved::Read { flight, buffer, result }.into());
             };

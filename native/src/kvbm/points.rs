@@ -9,6 +9,8 @@ pub enum Trouble {
     /// The process ends like with `kill -9`.
     Kill,
     Errno(i32),
+    /// It takes so many milliseconds more.
+    Wait(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,18 +30,25 @@ impl Points {
         Self(Some(Arc::default()))
     }
 
-    /// `name=kill`, `name=errno`, each with `@skip` behind it, separated by commas.
+    /// `name=kill`, `name=errno`, `name=wait:MS`, each with `@skip` behind it, and then `*times`,
+    /// separated by commas.
     pub fn parse(text: &str) -> Result<Self, String> {
         let points = Self::for_tests();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let bad = || format!("`{part}` is not like `name=kill@3` or `name=28`");
+            let bad = || format!("`{part}` is not like `name=kill@3`, `name=28` or `name=wait:9`");
+            let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
             let (name, what) = part.split_once('=').ok_or_else(bad)?;
-            let (what, skip) = what.split_once('@').unwrap_or((what, "0"));
-            let trouble = match what {
-                "kill" => Trouble::Kill,
-                errno => Trouble::Errno(errno.parse().map_err(|_| bad())?),
+            let (what, times) = match what.split_once('*') {
+                Some((what, times)) => (what, number(times)?),
+                None => (what, u64::MAX),
             };
-            points.set(name, trouble, skip.parse().map_err(|_| bad())?, u64::MAX);
+            let (what, skip) = what.split_once('@').unwrap_or((what, "0"));
+            let trouble = match what.strip_prefix("wait:") {
+                Some(ms) => Trouble::Wait(ms.parse().map_err(|_| bad())?),
+                None if what == "kill" => Trouble::Kill,
+                None => Trouble::Errno(what.parse().map_err(|_| bad())?),
+            };
+            points.set(name, trouble, number(skip)?, times);
         }
         Ok(points)
     }
@@ -67,17 +76,12 @@ impl Points {
 
     #[cold]
     fn meet(plans: &Mutex<HashMap<String, Plan>>, name: &str) -> io::Result<()> {
-        let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(plan) = plans.get_mut(name) else { return Ok(()) };
-        if plan.skip > 0 {
-            plan.skip -= 1;
-            return Ok(());
-        }
-        if plan.times == 0 {
-            return Ok(());
-        }
-        plan.times -= 1;
-        match plan.trouble {
+        let Some(trouble) = Self::due(plans, name) else { return Ok(()) };
+        match trouble {
+            Trouble::Wait(ms) => {
+                std::thread::sleep(std::time::Duration::from_millis(ms.into()));
+                Ok(())
+            }
             Trouble::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
             Trouble::Kill => {
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -87,5 +91,32 @@ impl Points {
                 }
             }
         }
+    }
+
+    fn due(plans: &Mutex<HashMap<String, Plan>>, name: &str) -> Option<Trouble> {
+        let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plans.get_mut(name)?;
+        if plan.skip > 0 {
+            plan.skip -= 1;
+            return None;
+        }
+        plan.times = plan.times.checked_sub(1)?;
+        Some(plan.trouble)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_wrong_and_how_often_is_said_in_one_line() {
+        let points = Points::parse("a=5@1*2,b=wait:1").unwrap();
+        let outcomes: Vec<bool> = (0..5).map(|_| points.pass("a").is_ok()).collect();
+        assert_eq!(outcomes, [true, false, false, true, true]);
+        assert!(points.pass("b").is_ok() && points.pass("c").is_ok());
+        assert!(["a", "a=wait:x", "a=5*x", "a=kill@"]
+            .iter()
+            .all(|bad| Points::parse(bad).is_err()));
     }
 }

@@ -58,6 +58,25 @@ impl Found {
 }
 
 impl Client {
+    /// Counts of this client, named.
+    pub fn figures(&self) -> [(&'static str, u64); 12] {
+        let stats = self.stats;
+        [
+            ("connects", self.link().connects),
+            ("restarts", stats.restarts),
+            ("lookups", stats.lookups),
+            ("table_lookups", stats.table_lookups),
+            ("gated", stats.gated),
+            ("lookup_timeouts", stats.lookup_timeouts),
+            ("late_answers", stats.late_answers),
+            ("skipped", stats.skipped),
+            ("jobs", stats.jobs),
+            ("jobs_refused", stats.jobs_refused),
+            ("jobs_lost", stats.jobs_lost),
+            ("jobs_late", stats.jobs_late),
+        ]
+    }
+
     /// Send without waiting for an answer; dropped without a daemon.
     pub fn tell(&mut self, head: &Head, payload: &[u8]) {
         let now_us = clock_us();

@@ -33,7 +33,13 @@ impl Client {
         let mut head = Head::new(Op::Commit);
         head.count = places.len() as u32;
         head.flags = if discard { DISCARD } else { 0 };
-        let answer = self.ask_quickly(head, &put_seats(places));
+        let payload = put_seats(places);
+        if self.is_paused() {
+            // What is not said would be held for nothing; only the answer is not waited for.
+            self.tell(&head, &payload);
+            return vec![status::LOST; places.len()];
+        }
+        let answer = self.ask_quickly(head, &payload);
         answer.filter(|a| a.len() == places.len()).unwrap_or(vec![status::LOST; places.len()])
     }
 

@@ -9,7 +9,8 @@ import pytest
 from harness.blocks import Engine, name
 from harness.waiting import until
 
-from engines.vllm.block_jobs import BATCH_MAX, DOOMED_MAX, DOOMED_S, BlockJobs, Ended
+from engines.vllm.block_jobs import BATCH_MAX, BlockJobs, Ended
+from engines.vllm.doomed import DOOMED_MAX, DOOMED_S
 from native import _core
 
 DISK = 2
