@@ -118,8 +118,7 @@ def _kv(now: Reading, before: Reading) -> Document:
             tier: grown(count, before.matched.get(tier, 0)) for tier, count in now.matched.items()
         },
         "compared": {
-            kind: grown(count, before.compared.get(kind, 0))
-            for kind, count in now.compared.items()
+            kind: grown(count, before.compared.get(kind, 0)) for kind, count in now.compared.items()
         },
     }
 
