@@ -23,6 +23,7 @@ class Totals:
     refused: int = 0  # answered with 4xx
     failed: int = 0  # by an engine or the gateway
     left: int = 0  # by their clients
+    metered: int = 0  # whose engine said its tokens; those of others are not counted
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -81,9 +82,11 @@ def figures(
     kept, since two histograms do not tell whether it was the same requests that kept both.
     """
     out: Figures = {}
+    told = now.metered > before.metered
     for name in ("completed", "refused", "failed", "left", "input_tokens", "output_tokens"):
         count = grown(getattr(now, name), getattr(before, name))
-        out[f"{name}_per_s"] = count / seconds if seconds > 0 else None
+        known = seconds > 0 and (told or not name.endswith("tokens"))
+        out[f"{name}_per_s"] = count / seconds if known else None
     asked = grown(now.input_tokens, before.input_tokens)
     found = grown(now.cached_tokens, before.cached_tokens)
     out["hit_rate"] = min(found / asked, 1.0) if asked else None
@@ -94,7 +97,7 @@ def figures(
             out[f"{name}_p{share * 100:g}"] = quantile(bounds[name], counts, share)
         out[f"{name}_within"] = within(bounds[name], counts, slo_s.get(name, 0.0))
         kept += [out[f"{name}_within"]] if slo_s.get(name) else []
-    known = [share for share in kept if share is not None]
+    shares = [share for share in kept if share is not None]
     rate = out["completed_per_s"]
-    out["goodput_per_s"] = min(known) * rate if known and rate is not None else None
+    out["goodput_per_s"] = min(shares) * rate if shares and rate is not None else None
     return out

@@ -52,7 +52,11 @@ _ALWAYS = {
 }
 
 
-_STREAM_HEADERS = {"content-type": "text/event-stream", **_ALWAYS}
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream",
+    "x-accel-buffering": "no",  # of an nginx between
+    **_ALWAYS,
+}
 
 
 class Pages:

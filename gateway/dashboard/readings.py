@@ -65,22 +65,23 @@ class Reader:
 def totals(series: Iterable[SeriesSnapshot]) -> Totals:
     """The sum over the routes of an upstream. Pure."""
     ends = {"completed": 0, "refused": 0, "failed": 0, "left": 0}
-    tokens = [0, 0, 0]
+    tokens = [0, 0, 0, 0]
     histograms: dict[str, tuple[int, ...]] = {}
     for one in series:
         for status, outcome, count in one.requests:
             ends[end_of(status, OUTCOMES[outcome])] += count
-        for at, count in enumerate((one.input_tokens, one.cached_tokens, one.output_tokens)):
-            tokens[at] += count
+        counts = (one.input_tokens, one.cached_tokens, one.output_tokens, one.metered)
+        tokens = [a + b for a, b in zip(tokens, counts, strict=True)]
         for name in HISTOGRAMS:
-            counts = one.histograms[name][0]
-            former = histograms.get(name, (0,) * len(counts))
-            histograms[name] = tuple(a + b for a, b in zip(former, counts, strict=True))
+            rows = one.histograms[name][0]
+            former = histograms.get(name, (0,) * len(rows))
+            histograms[name] = tuple(a + b for a, b in zip(former, rows, strict=True))
     return Totals(
         **ends,
         input_tokens=tokens[0],
         cached_tokens=tokens[1],
         output_tokens=tokens[2],
+        metered=tokens[3],
         histograms=histograms,
     )
 

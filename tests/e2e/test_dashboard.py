@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from e2e import watched_fleet
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="browser-requirements.txt is not installed"
+)
 CHROMIUM = Path("/usr/bin/chromium")
 if not CHROMIUM.exists():
     pytest.skip("chromium is not installed", allow_module_level=True)
@@ -56,11 +58,12 @@ class Tab:
 
     def seconds(self, count: int) -> None:
         """Until it has so many points to draw."""
-        script = f"() => import('/kvgate/page/history.js').then((h) => h.columns('chat', [])[0].length >= {count})"
+        script = f"() => document.getElementById('plots').dataset.points >= {count}"
         self.page.wait_for_function(script, timeout=WAIT_MS + 1500 * count)
 
     def shot(self, name: str) -> None:
         self.page.screenshot(path=str(SHOTS / f"{name}.png"), full_page=True)
+        self.page.screenshot(path=str(SHOTS / f"{name}-top.png"))
 
     def close(self) -> None:
         self.context.close()
@@ -90,7 +93,7 @@ def test_it_shows_every_engine(fleet: Any, browser: Any, count: int, scheme: str
         f"() => document.querySelectorAll('#engine-table tbody tr').length === {count}"
     )
     page.wait_for_function("() => document.querySelectorAll('.decision').length > 2")
-    tab.seconds(20 if scheme == "dark" else 8)
+    tab.seconds(45 if scheme == "dark" else 8)
     up = count - 1 if count == 8 else count
     assert page.locator("#tiles").inner_text().count(f"{up} of {count}") == 1
     assert page.locator(".plot canvas").count() == 4
@@ -120,7 +123,9 @@ def test_all_of_it_is_within_reach_of_the_keyboard(fleet: Any, browser: Any) -> 
     reached: list[str] = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        where = "() => { const e = document.activeElement; return e.id || e.className || e.tagName }"
+        where = (
+            "() => { const e = document.activeElement; return e.id || e.className || e.tagName }"
+        )
         reached.append(page.evaluate(where))
     wanted = ("skip", "upstream", "theme", "pause", "plot card", "scroll", "changes", "SUMMARY")
     assert [name for name in wanted if name not in reached] == []
@@ -179,7 +184,9 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(fleet: Any, browser: Any) -> 
         page.keyboard.type(token)
         page.keyboard.press("Enter")
         if token == "wrong":
-            page.wait_for_function("() => document.getElementById('why').textContent.includes('not')")
+            page.wait_for_function(
+                "() => document.getElementById('why').textContent.includes('not')"
+            )
     page.wait_for_selector("#engine-table tbody tr", timeout=WAIT_MS)
     page.reload()
     page.wait_for_selector("#engine-table tbody tr", timeout=WAIT_MS)

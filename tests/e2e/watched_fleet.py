@@ -23,7 +23,7 @@ from engines.sim.process import SimEngine
 
 TOKEN = "tok"
 CLIENTS = 3
-WORDS = "water land over sea under light wind stone river tree cloud road house fire snow".split()
+WORDS = ("water", "land", "over", "sea", "under", "light", "wind", "stone", "river", "tree")
 ENGINE = ("sim", "--enable-prompt-tokens-details", "--profile", "h100-8b-tp1", "--tokens", "24",
           "--kv-tokens", "40000")  # fmt: skip
 EVENTS = ("--kv-events-config", json.dumps({"enable_kv_cache_events": True,
@@ -73,7 +73,7 @@ def eight(folder: Path) -> Iterator[Fleet]:
             sim = stack.enter_context(SimEngine(*ENGINE, *EVENTS, *connector(kind, Conf())))
             lines.append(f"server {sim.address} role={role};")
         lines.append(f"server 127.0.0.1:{free_ports(1)[0]} role=both;")
-        yield stack.enter_context(_behind(folder, lines, "disaggregate auto;"))
+        yield stack.enter_context(_behind(folder, lines, "disaggregate always;"))
 
 
 @contextlib.contextmanager
@@ -128,6 +128,7 @@ def _ask(port: int, seed: int, over: threading.Event) -> None:
             rest = " ".join(rng.choices(WORDS, k=rng.randrange(20, 600)))
             model = "absent" if number % 40 == 39 else "sim"
             body = {"model": model, "stream": True, "max_tokens": rng.randrange(4, 30),
+                    "stream_options": {"include_usage": True},
                     "messages": [{"role": "user", "content": start + rest}]}  # fmt: skip
             with client.stream("POST", "/v1/chat/completions", json=body) as reply:
                 reply.read()

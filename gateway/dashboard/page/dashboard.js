@@ -62,10 +62,10 @@ function tiles(upstream) {
   const wanted = [
     ["Completed per s", count(f.completed_per_s), `${count(f.failed_per_s)} failed, ${count(f.refused_per_s)} refused`],
     ["Goodput per s", f.goodput_per_s === null ? "–" : `≤ ${count(f.goodput_per_s)}`, "requests within the SLO"],
-    ["Time to first token, p95", seconds(f.ttft_p95), within(f.ttft_within, slo.ttft)],
-    ["Time per output token, p95", seconds(f.tpot_p95), within(f.tpot_within, slo.tpot)],
-    ["Prompt tokens cached", share(f.hit_rate), `of ${count(f.input_tokens_per_s)} per s`],
-    ["Output tokens per s", count(f.output_tokens_per_s), ""],
+    ["First token, p95", seconds(f.ttft_p95), within(f.ttft_within, slo.ttft)],
+    ["Per output token, p95", seconds(f.tpot_p95), within(f.tpot_within, slo.tpot)],
+    ["Prompt tokens cached", share(f.hit_rate), f.input_tokens_per_s === null ? "engines did not say" : `of ${count(f.input_tokens_per_s)} per s`],
+    ["Output tokens per s", count(f.output_tokens_per_s), f.output_tokens_per_s === null ? "engines did not say" : "as engines said"],
     ["In flight", count(flying), "at these engines"],
     ["Engines up", `${up} of ${engines.length}`, ""],
   ];

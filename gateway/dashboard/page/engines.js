@@ -90,6 +90,7 @@ function fill(row, engine) {
     const cell = row.cells[at];
     const words = cell.lastChild, said = column.write(engine);
     if (words.textContent !== said) words.textContent = said;
+    if (column.style) cell.title = said;
     if (column.mark) words.className = column.mark(engine) ?? "";
     if (column.meter) {
       const full = column.meter(engine);

@@ -26,10 +26,13 @@ const PLOTS = [
   ] },
 ];
 
+const SHORTEST_S = 60; // of what is shown
+
 const drawn = [];
 
 export function draw(into, upstream) {
   if (!drawn.length) for (const plot of PLOTS) drawn.push(build(into, plot));
+  into.dataset.points = columns(upstream, [])[0].length;
   for (const one of drawn) {
     one.chart.setData(columns(upstream, one.plot.lines.map((line) => line.read)));
     write(one);
@@ -84,11 +87,12 @@ function chart(one) {
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
   return new uPlot({
     ...size(area),
+    padding: [8, 34, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: "kvgate" }, drag: { x: false, y: false }, points: { size: 6 } },
-    scales: { y: { range: (_, _low, high) => [0, plot.most ?? (high > 0 ? high * 1.1 : 1)] } },
+    scales: { x: { range: (_, low, high) => [Math.min(low, high - SHORTEST_S), high] }, y: { range: (_, _low, high) => [0, plot.most ?? (high > 0 ? high * 1.1 : 1)] } },
     axes: [
-      { ...axis, space: 90, values: (_, all) => all.map(clock) },
+      { ...axis, space: 90, size: 26, values: (_, all) => all.map(clock) },
       { ...axis, size: 66, values: (_, all) => all.map((value) => (value ? plot.write(value) : "0")) },
     ],
     series: [{}, ...plot.lines.map((line) => ({

@@ -25,7 +25,8 @@ export function tiers(snapshot) {
 
 export function legs(snapshot, upstream) {
   const { prefill, decode, both } = upstream.roles;
-  byId("roles").textContent = `Prefill : decode = ${prefill} : ${decode}, and ${both} that do both.`;
+  const alone = `${both} ${both === 1 ? "engine does" : "engines do"} both.`;
+  byId("roles").textContent = prefill || decode ? `Prefill : decode = ${prefill} : ${decode}. ${alone}` : alone;
   const { requests, transfers } = snapshot.legs;
   const told = Object.entries(requests).map(([why, n]) => [`requests: ${words(why)}`, count(n)]);
   const ends = Object.entries(transfers).filter(([, n]) => n).map(([end, n]) => [`transfers: ${words(end)}`, count(n)]);

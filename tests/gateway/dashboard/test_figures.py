@@ -50,6 +50,7 @@ def test_ten_requests_a_second_of_which_three_keep_the_slo() -> None:
     now = Totals(
         completed=100,
         failed=5,
+        metered=80,
         input_tokens=2000,
         cached_tokens=500,
         output_tokens=1000,
