@@ -90,7 +90,7 @@ def cut_text(event: dict[str, object]) -> list[tuple[int, str]]:
             found.append((index, delta.pop("content")))
         for call in delta.get("tool_calls") or []:
             arguments = call.get("function", {}).get("arguments")
-            if isinstance(arguments, str) and not call["function"].get("name"):
+            if isinstance(arguments, str):  # a busy engine sends the first of them with the name
                 found.append((index, arguments))
                 call["function"]["arguments"] = ""
     delta = event.get("delta")
