@@ -14,6 +14,7 @@ __all__ = [
     "EngineLoad",
     "EngineSet",
     "Fit",
+    "Grip",
     "HashRing",
     "Index",
     "IndexStats",
