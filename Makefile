@@ -54,6 +54,7 @@ ifeq ($(E2E),skip)
 	@echo "e2e: skipped, because E2E=skip"
 else
 	$(if $(filter sim,$(E2E_ENGINE)),,@tests/e2e/env.sh all > /dev/null)
+	$(if $(wildcard /usr/bin/chromium),@$(BIN)/python -m pip install -q -r tests/e2e/browser-requirements.txt)
 	$(BIN)/python -m pytest tests/e2e --ignore=tests/e2e/disagg
 	$(BIN)/python -m pytest tests/e2e/disagg -m "not long"
 endif

@@ -14,9 +14,15 @@ CLIENT = "kvgate.client"  # the relay's connection, in a scope's extensions
 
 def admin_refusal(request: Request, token: str) -> errors.GatewayError | None:
     """Why an admin request is not served, or None. Pure but for the request."""
-    if is_foreign(request.headers):
-        return errors.Forbidden(what=FOREIGN)
+    foreign = page_refusal(request)
+    if foreign is not None:
+        return foreign
     client = request.scope.get("extensions", {}).get(CLIENT)
     if client is not None and client.listener.unix_path:
         return None
     return None if has_token(request.headers, token) else errors.Unauthorized()
+
+
+def page_refusal(request: Request) -> errors.GatewayError | None:
+    """Likewise for what holds nothing of this gateway: it needs no token."""
+    return errors.Forbidden(what=FOREIGN) if is_foreign(request.headers) else None

@@ -3,6 +3,8 @@
     /kvgate/health   200 while the process serves           every listener
     /kvgate/ready    200 or 503 with the reason             every listener
     /kvgate/status   JSON                                   `admin` locations
+    /kvgate/, /kvgate/page/FILE    the dashboard            `admin` locations
+    /kvgate/live                   its event stream         `admin` locations
     /kvgate/upstreams              GET: JSON                `admin` locations
     /kvgate/upstreams/NAME/servers POST: a run-time change  `admin` locations
     /kvgate/explain                POST: a decision         `admin` locations
@@ -21,7 +23,6 @@ from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,10 +31,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import errors
-from gateway.admin_access import CLIENT, admin_refusal
+from gateway import errors, replies
+from gateway.admin_access import CLIENT
 from gateway.admit import denied
 from gateway.context import OWN_PATHS
+from gateway.dashboard.pages import Pages
 from gateway.disagg import roles
 from gateway.explain import Explainer
 from gateway.process.orders import Answer
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
 Ask = Callable[[dict[str, Any]], Awaitable[Answer]]
 
-PLAN = "kvgate.plan"
 REQUEST = "kvgate.request"
 
 
@@ -56,7 +57,12 @@ class Api:
     """The handlers. Each checks the plan of the location that the request came to."""
 
     def __init__(
-        self, pipeline: Pipeline, status: Status, metrics: CollectorRegistry, ask: Ask | None
+        self,
+        pipeline: Pipeline,
+        status: Status,
+        metrics: CollectorRegistry,
+        pages: Pages,
+        ask: Ask | None,
     ) -> None:
         self._pipeline = pipeline
         self._explainer = Explainer(
@@ -64,6 +70,7 @@ class Api:
         )
         self._status = status
         self._metrics = metrics
+        self._pages = pages
         self._ask = ask
 
     def routes(self) -> list[BaseRoute]:
@@ -75,63 +82,64 @@ class Api:
             Route("/kvgate/upstreams", self.upstreams),
             Route("/kvgate/upstreams/{name}/servers", self.change, methods=["POST"]),
             Route("/kvgate/explain", self.explain, methods=["POST"]),
+            *self._pages.routes(),
             Route("/kvgate/roles", self.roles, methods=["GET", "POST"]),
             Route("/{path:path}", Rest(self)),
         ]
 
     async def health(self, request: Request) -> Response:
-        return _json({"status": "ok"})
+        return replies.json({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         reason = self._status.unready(monotonic())
         if reason:
-            response = _json({"ready": False, "reason": reason}, 503)
+            response = replies.json({"ready": False, "reason": reason}, 503)
             response.headers["retry-after"] = "1"
             return response
-        return _json({"ready": True})
+        return replies.json({"ready": True})
 
     async def status(self, request: Request) -> Response:
-        return _refusal(request) or _json(self._status.document(monotonic()))
+        return replies.refusal(request) or replies.json(self._status.document(monotonic()))
 
     async def upstreams(self, request: Request) -> Response:
-        return _refusal(request) or _json(self._status.upstreams())
+        return replies.refusal(request) or replies.json(self._status.upstreams())
 
     async def explain(self, request: Request) -> Response:
         """`{"request": {...}, "path": "/v1/...", "upstream": NAME, "headers": {...}}`."""
-        refusal = _refusal(request)
+        refusal = replies.refusal(request)
         if refusal is not None:
             return refusal
         try:
-            return _json(await self._explainer.document(_object(await request.body())))
+            return replies.json(await self._explainer.document(replies.read(await request.body())))
         except errors.GatewayError as error:
-            return _error(error)
+            return replies.error(error)
 
     async def roles(self, request: Request) -> Response:
         """Who prefills and who answers; POST: after `{"upstream", "server", "role"}` is done."""
-        refusal, posted = _refusal(request), request.method == "POST"
+        refusal, posted = replies.refusal(request), request.method == "POST"
         try:
-            body = _object(await request.body()) if posted and refusal is None else None
-            return refusal or _json(roles.answer(self._pipeline.table, body))
+            body = replies.read(await request.body()) if posted and refusal is None else None
+            return refusal or replies.json(roles.answer(self._pipeline.table, body))
         except errors.GatewayError as error:
-            return _error(error)
+            return replies.error(error)
 
     async def change(self, request: Request) -> Response:
         """`{"action": "add|remove|drain|ready|down", "server": "HOST:PORT", "params": {...}}`;
         answers when every worker has made the change.
         """
-        refusal = _refusal(request)
+        refusal = replies.refusal(request)
         if refusal is not None:
             return refusal
         try:
-            change = _object(await request.body())
+            change = replies.read(await request.body())
         except errors.InvalidJson as error:
-            return _error(error)
+            return replies.error(error)
         if self._ask is None:
-            return _error(errors.BadRequest(what="this process has no master"))
+            return replies.error(errors.BadRequest(what="this process has no master"))
         answer = await self._ask({**change, "upstream": request.path_params["name"]})
         if answer.error:
-            return _error(errors.BadRequest(what=answer.error), 404 if answer.missing else 0)
-        return _json(self._status.upstreams())
+            return replies.error(errors.BadRequest(what=answer.error), 404 if answer.missing else 0)
+        return replies.json(self._status.upstreams())
 
     def metrics(self) -> Response:
         text = generate_latest(self._metrics)
@@ -147,7 +155,7 @@ class Proxied(BaseRoute):
         self._pipeline = pipeline
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] != "http" or scope[PLAN].kind != "proxy" or scope[REQUEST] is None:
+        if scope["type"] != "http" or scope[replies.PLAN].kind != "proxy" or scope[REQUEST] is None:
             return Match.NONE, {}
         return (Match.NONE if scope["raw_path"] in OWN_PATHS else Match.FULL), {}
 
@@ -165,11 +173,11 @@ class Rest:
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        plan: Plan = scope[PLAN]
+        plan: Plan = scope[replies.PLAN]
         if plan.kind == "metrics" and scope["method"] in ("GET", "HEAD"):
             await self._api.metrics()(scope, receive, send)
         else:
-            await _error(_nothing(Request(scope)))(scope, receive, send)
+            await replies.error(replies.nothing(Request(scope)))(scope, receive, send)
 
 
 class Application(Starlette):
@@ -203,7 +211,7 @@ class Recorded:
         exchange = request.context
         if exchange.over:  # the client left before its turn came
             return
-        plan = scope[PLAN] = exchange.ctx.plan
+        plan = scope[replies.PLAN] = exchange.ctx.plan
         if plan.kind == "proxy" and scope["raw_path"] not in OWN_PATHS:
             await self._app(scope, receive, send)  # the exchange records itself
         else:
@@ -235,11 +243,11 @@ class Recorded:
         plan, _ = front.site.find(host, raw)  # type: ignore[attr-defined]
         address = (scope.get("client") or ("unix:",))[0]
         if plan is not None and plan.access and not plan.access.allows(address):
-            await _error(denied())(scope, receive, send)
+            await replies.error(denied())(scope, receive, send)
         elif (plan is not None and plan.kind in ("admin", "metrics")) or scope["path"].startswith(
             "/kvgate/"
         ):
-            scope[PLAN] = plan or front.nowhere  # type: ignore[attr-defined]
+            scope[replies.PLAN] = plan or front.nowhere  # type: ignore[attr-defined]
             await _answer(self._app, scope, receive, send)
         else:
             await AsgiClient(scope, receive, send, self._pipeline, self.listener).run()
@@ -250,7 +258,7 @@ async def _answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
         await app(scope, receive, send)
     except HTTPException as refused:  # by Starlette's routing: a method that an endpoint lacks
         error = errors.MethodNotAllowed(method=scope["method"], path=scope["path"][:200])
-        response = _error(error)
+        response = replies.error(error)
         response.headers.update(refused.headers or {})
         await response(scope, receive, send)
 
@@ -259,42 +267,10 @@ def build(
     pipeline: Pipeline,
     status: Status,
     metrics: CollectorRegistry,
+    pages: Pages,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
     ask: Ask | None = None,
 ) -> Recorded:
     """The ASGI application. `ask` takes changes of upstreams to the master."""
-    api = Api(pipeline, status, metrics, ask)
+    api = Api(pipeline, status, metrics, pages, ask)
     return Recorded(Application(routes=api.routes(), lifespan=lifespan), pipeline)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Raises InvalidJson."""
-    try:
-        value = orjson.loads(body)
-    except ValueError as error:
-        raise errors.InvalidJson(what=str(error)) from None
-    if not isinstance(value, dict):
-        raise errors.InvalidJson(what="it must be a JSON object")
-    return value
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, {"content-type": "application/json"})
-
-
-def _refusal(request: Request) -> Response | None:
-    """Why an admin page is not shown, or None."""
-    plan: Plan = request.scope[PLAN]
-    if plan.kind != "admin":
-        return _error(_nothing(request))
-    refused = admin_refusal(request, plan.location.admin_token)
-    return None if refused is None else _error(refused)
-
-
-def _error(error: errors.GatewayError, status: int = 0) -> Response:
-    headers = {name.decode(): value.decode() for name, value in error.headers()}
-    return Response(error.body(), status or error.status, headers)
-
-
-def _nothing(request: Request) -> errors.PathNotFound:
-    return errors.PathNotFound(method=request.method, path=request.url.path[:200])

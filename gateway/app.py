@@ -21,6 +21,8 @@ from starlette.applications import Starlette
 from gateway import api
 from gateway.admit import Gatehouse
 from gateway.conf.model import Config, Server
+from gateway.dashboard import pages
+from gateway.dashboard.receipts import Receipts
 from gateway.disagg.metrics import DisaggCollector
 from gateway.fleet.engines import EngineTable
 from gateway.fleet.health import Health
@@ -196,9 +198,10 @@ def build(
     inquiry = Inquiry(table, control, partial(hear, table))
     tokens.changed = partial(_believe, table, caches)
     decisions = Decisions(table.index, caches, memory.kv, memory.disagg)
-    recorder = Recorder(gatehouse, stats, responses, decisions)
+    recorder = Recorder(gatehouse, stats, responses, decisions, Receipts())
     pipeline = Pipeline(table, models, tokens, gatehouse, recorder)
     status = Status(table, stats, life, pulse.say, tokens, caches)
+    shown = pages.build(status, table, memory, recorder.receipts)
     metrics = registry(
         KvgateCollector(stats, table, pulse.say),
         KvCollector(memory.kv, tokens),
@@ -214,7 +217,7 @@ def build(
         finally:
             await app.stop()
 
-    asgi = api.build(pipeline, status, metrics, lifespan, ask)
+    asgi = api.build(pipeline, status, metrics, shown, lifespan, ask)
     listeners = {address: _listener(front) for address, front in compiled.by_address.items()}
     app = App(
         config, memory, pipeline, asgi, listeners, table,

@@ -129,6 +129,9 @@ LOG_DROPPED = Declared(
 RESPONSES = Declared(
     "kvgate_responses_known", "gauge", (), "stored responses whose engine is known"
 )
+DASHBOARDS = Declared(
+    "kvgate_dashboards_open", "gauge", (), "browsers that watch /kvgate/, of all workers"
+)
 INFO = Declared("kvgate_info", "gauge", ("version",), "always 1")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Declared))
@@ -213,6 +216,7 @@ class KvgateCollector(Collector):
         add(made, ACTIVE, (), self._stats.count("active"))
         add(made, LOG_DROPPED, (), self._stats.count("log_dropped"))
         add(made, RESPONSES, (), self._stats.count("responses"))
+        add(made, DASHBOARDS, (), self._stats.count("dashboards"))
         add(made, INFO, (__version__,), 1)
 
 

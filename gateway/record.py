@@ -20,6 +20,7 @@ from gateway.site.limits import leave
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
     from gateway.context import Context
+    from gateway.dashboard.receipts import Receipts
     from gateway.fleet.responses import ResponseMap
     from gateway.kv.decisions import Decisions
     from gateway.stats import Statistics
@@ -52,7 +53,7 @@ def termination(ctx: Context) -> str:
 
 
 class Recorder:
-    __slots__ = ("_gatehouse", "decisions", "responses", "stats")
+    __slots__ = ("_gatehouse", "decisions", "receipts", "responses", "stats")
 
     def __init__(
         self,
@@ -60,7 +61,9 @@ class Recorder:
         stats: Statistics,
         responses: ResponseMap,
         decisions: Decisions,
+        receipts: Receipts,
     ) -> None:
+        self.receipts = receipts
         self.decisions = decisions
         self._gatehouse = gatehouse
         self.stats = stats
@@ -84,6 +87,7 @@ class Recorder:
             self.stats.request(ctx)
             if ctx.kv is not None:
                 self.decisions.ended(ctx)
+            self.receipts.ended(ctx)
             if leg is not None and ctx.attempts and leg.reply_id.startswith(ID_PREFIX):
                 self.responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
             for line, sink, condition in ctx.plan.logs:

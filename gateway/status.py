@@ -131,6 +131,7 @@ class Status:
         """Sums over workers: the same whichever answers, at most a second old for the others."""
         ledger = self._table.ledger
         (idle, active, fails, benched), (opened, reused, failed) = ledger.core.said(engine.slot)
+        load = ledger.core.load(engine.slot)
         return {
             "address": engine.address,
             "state": shared_state(engine, benched),
@@ -140,6 +141,11 @@ class Status:
             "backup": engine.line.backup,
             "role": engine.role,
             "prefills_pending": engine.handing.pending,
+            "load": {
+                "prefill_tokens": load.prefill_tokens,
+                "decode_blocks": load.decode_blocks,
+                "dispatched": load.dispatched,
+            },
             "kv": self._caches.status(engine),
             "fails": fails,
             "pool": {

@@ -29,7 +29,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     (
-        "__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
+        "__init__", "conf", "charts", "planner", "error_base", "paths", "forms", "ids", "detached",
         "site.addresses", "kv.fingerprints", "kv.pending", "kv.tally", "kv.sources", "kv.trust",
         "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines",
     ),
@@ -47,7 +47,7 @@ RANKS = (
         "over", "admin_access", "site.peer", "site.variables", "site.maps", "site.access",
         "kv.vocabulary", "kv.engine_tokens",
     ),
-    ("kv.probes", "kv.token_source"),
+    ("kv.probes", "kv.token_source", "replies", "dashboard.figures"),
     ("kv.tokens",),
     ("site.made", "site.limits", "site.policy", "site.secure"),
     (
@@ -59,11 +59,12 @@ RANKS = (
     ("fleet.engines", "fleet.catalog", "process.sockets", "process.handover", "process.link"),
     (
         "site.plan", "site.turn", "site.returned", "fleet.health", "kv.discovery", "fleet.models",
-        "metrics", "status", "site.tls", "disagg.roles",
+        "metrics", "status", "site.tls", "disagg.roles", "dashboard.snapshot", "dashboard.receipts",
     ),
     (
         "process.pulse", "process.server", "kv.metrics", "kv.event_metrics", "disagg.metrics",
-        "kv.decisions", "kv.caches", "kv.inquiry", "disagg.elastic",
+        "kv.decisions", "kv.caches", "kv.inquiry", "disagg.elastic", "dashboard.readings",
+        "dashboard.watch",
     ),
     ("site.fronts",),
     ("legs",),
@@ -73,6 +74,7 @@ RANKS = (
     ("disagg.two_legs", "disagg.push"),
     ("exchange", "explain"),
     ("pipeline",),
+    ("dashboard.pages",),
     ("api",),
     ("app",),
     ("process.worker", "process.change"),
@@ -167,7 +169,7 @@ def gateway_name(path: Path) -> str:
 
 
 # Packages with tables and rules of their own, seen from the others as one module.
-WHOLE = ("conf", "planner")
+WHOLE = ("conf", "planner", "charts")
 GATEWAY = {
     gateway_name(path): path
     for path in (ROOT / "gateway").rglob("*.py")

@@ -5,7 +5,9 @@ holds the sources of both languages, a missing or stale extension is one clear e
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
+import os
 import subprocess
 import sys
 import tarfile
@@ -90,6 +92,31 @@ def test_the_source_archive_can_be_built_from(archive: list[str]) -> None:
 def test_the_source_archive_holds_nothing_built(archive: list[str]) -> None:
     built = [n for n in archive if n.endswith((".so", ".c", ".pyc")) or "native/target" in n]
     assert not built
+
+
+def test_an_installation_holds_the_files_of_pages(tmp_path: Path) -> None:
+    """Whatever the gateway reads beside its modules: pages, styles, scripts, licences."""
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    env = {**os.environ, "KVGATE_BUILD": "none"}
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=env)
+    listed = subprocess.run(
+        ["git", "ls-files", "gateway"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert any(name.startswith("gateway/dashboard/page/") for name in listed)
+    missing = [name for name in listed if not (tmp_path / name).exists()]
+    assert not missing
+
+
+def test_charts_are_the_release_that_is_named() -> None:
+    """Checksums of uPlot 1.6.32 as npm has it."""
+    known = {
+        "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    }
+    folder = ROOT / "gateway" / "charts"
+    found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in known}
+    assert found == known
 
 
 def test_a_missing_extension_names_file_interpreter_and_command(

@@ -265,6 +265,7 @@ class Caches:
             "worst": worst.state,
             "worst_reason": worst.reason,
             "block_size": self.index.block_size(engine.index_slot),
+            "tokens": self.index.tokens(engine.index_slot),
             **_capacity(engine),
             "events": None,
         }

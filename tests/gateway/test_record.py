@@ -59,7 +59,7 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
     left, counted, written = [], [], []
     gatehouse: Any = Fake(leave=lambda: left.append(1))
     stats: Any = Fake(request=counted.append)
-    recorder = Recorder(gatehouse, stats, ResponseMap(), Fake())  # type: ignore[arg-type]
+    recorder = Recorder(gatehouse, stats, ResponseMap(), Fake(), Fake())  # type: ignore[arg-type]
 
     def broken(_: object) -> str:
         raise ValueError("no")
@@ -73,8 +73,8 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
 
 def test_a_stored_response_is_remembered() -> None:
     kept = ResponseMap()
-    nobody: Any = Fake(leave=lambda: None, request=lambda _: None)
-    recorder = Recorder(nobody, nobody, kept, nobody)
+    nobody: Any = Fake(leave=lambda: None, request=lambda _: None, ended=lambda _: None)
+    recorder = Recorder(nobody, nobody, kept, nobody, nobody)
     ctx = context(Fake(error=None, phase="done", reply_id=b"resp_1"), 200)
     engine = Fake(upstream="u", address="e:1")
     ctx.inside, ctx.request_id, ctx.t_end, ctx.attempts = False, "r", 1.0, (Fake(engine=engine),)

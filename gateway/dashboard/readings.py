@@ -1,0 +1,95 @@
+"""Reads everything that the page shows at one moment, from shared memory and the live tables.
+
+Invariant: sums over all workers, so that two readings of different workers can be compared; what
+only the worker that reads knows is in `status`, which says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.dashboard.figures import HISTOGRAMS, Totals
+from gateway.dashboard.snapshot import Reading
+from gateway.disagg.transfer import ENDS
+from gateway.kv.routed import TIERS, WHYS
+from gateway.stats import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.fleet.engines import EngineTable
+    from gateway.process.memory import Memory
+    from gateway.status import Status
+    from native._core import SeriesSnapshot
+
+_COMPARED = {"expected": "compared_predicted", "cached": "compared_cached"}
+
+
+class Reader:
+    def __init__(self, status: Status, table: EngineTable, memory: Memory) -> None:
+        self._status = status
+        self._table = table
+        self._memory = memory
+        self.bounds = {name: memory.stats.bounds(name) for name in HISTOGRAMS}
+
+    @property
+    def ending(self) -> bool:
+        """Whether this worker waits for its last requests."""
+        return self._status.life.draining
+
+    def read(self, now: float, wall: float) -> Reading:
+        stats, kv, disagg = self._memory.stats, self._memory.kv, self._memory.disagg
+        groups = self._table.groups
+        series: dict[str, list[SeriesSnapshot]] = {name: [] for name in groups}
+        for names, handle in stats.series.items():
+            if names[2] in series:
+                series[names[2]].append(stats.snapshot(handle))
+        transfers = {end: disagg.count(f"end/{end}") for end in ENDS}
+        return Reading(
+            now,
+            wall,
+            self._status.document(now),
+            {name: totals(of) for name, of in series.items()},
+            {
+                name: {"ttft": group.conf.kv.ttft_s, "tpot": group.conf.kv.tpot_s}
+                for name, group in groups.items()
+            },
+            {tier: kv.count(f"matched/{tier}") for tier in TIERS},
+            kv.count("prompt_tokens"),
+            {kind: kv.count(name) for kind, name in _COMPARED.items()},
+            {why: disagg.count(f"why/{why}") for why in WHYS},
+            transfers | {"pending": disagg.count("pending")},
+        )
+
+
+def totals(series: Iterable[SeriesSnapshot]) -> Totals:
+    """The sum over the routes of an upstream. Pure."""
+    ends = {"completed": 0, "refused": 0, "failed": 0, "left": 0}
+    tokens = [0, 0, 0, 0]
+    histograms: dict[str, tuple[int, ...]] = {}
+    for one in series:
+        for status, outcome, count in one.requests:
+            ends[end_of(status, OUTCOMES[outcome])] += count
+        counts = (one.input_tokens, one.cached_tokens, one.output_tokens, one.metered)
+        tokens = [a + b for a, b in zip(tokens, counts, strict=True)]
+        for name in HISTOGRAMS:
+            rows = one.histograms[name][0]
+            former = histograms.get(name, (0,) * len(rows))
+            histograms[name] = tuple(a + b for a, b in zip(former, rows, strict=True))
+    return Totals(
+        **ends,
+        input_tokens=tokens[0],
+        cached_tokens=tokens[1],
+        output_tokens=tokens[2],
+        metered=tokens[3],
+        histograms=histograms,
+    )
+
+
+def end_of(status: int, termination: str) -> str:
+    """How a request ended. `status`: the class of its reply, 0 = there was none."""
+    if termination[0] == "C":
+        return "left"
+    if termination[0] in "SG" and status != 4:
+        return "failed"
+    return {4: "refused", 5: "failed"}.get(status, "completed")
