@@ -29,7 +29,7 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     (
-        "__init__", "conf", "planner", "error_base", "paths", "forms", "ids", "detached",
+        "__init__", "conf", "planner", "load", "error_base", "paths", "forms", "ids", "detached",
         "site.addresses", "kv.fingerprints", "kv.pending", "kv.tally", "kv.sources", "kv.trust",
         "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines",
     ),
@@ -166,7 +166,7 @@ def gateway_name(path: Path) -> str:
 
 
 # Packages with tables and rules of their own, seen from the others as one module.
-WHOLE = ("conf", "planner")
+WHOLE = ("conf", "planner", "load")
 GATEWAY = {
     gateway_name(path): path
     for path in (ROOT / "gateway").rglob("*.py")
