@@ -29,7 +29,8 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     (
-        "__init__", "conf", "charts", "planner", "error_base", "paths", "forms", "ids", "detached",
+        "__init__", "conf", "charts", "planner", "load", "error_base", "paths", "forms", "ids",
+        "detached",
         "site.addresses", "kv.fingerprints", "kv.pending", "kv.tally", "kv.sources", "kv.trust",
         "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines",
     ),
@@ -169,7 +170,7 @@ def gateway_name(path: Path) -> str:
 
 
 # Packages with tables and rules of their own, seen from the others as one module.
-WHOLE = ("conf", "planner", "charts")
+WHOLE = ("conf", "planner", "charts", "load")
 GATEWAY = {
     gateway_name(path): path
     for path in (ROOT / "gateway").rglob("*.py")

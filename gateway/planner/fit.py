@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 
 from gateway.planner.queueing import Layout, Predicted, Traffic, predict
 from gateway.planner.replay import OURS, Setup, run
@@ -19,7 +18,6 @@ from native._core import Duet, Fit, Simulated
 CHUNKS = (512, 1024, 2048, 4096, 8192)
 KEPT = 3  # layouts of either kind that are replayed
 PREFILL_CHUNK = 8192  # where prefill disturbs no answer
-CONFIDENCE = 1.96
 # Of an engine's KV memory, what answers can fill in the mean; above it, prompts wait for room.
 FILLED = 0.7
 
@@ -155,12 +153,3 @@ class Planner:
             else:
                 low = middle + 1
         return best
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` (Wilson's)."""
-    z = CONFIDENCE
-    middle = share + z * z / (2 * count)
-    half = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return (middle - half) / scale, (middle + half) / scale
