@@ -82,9 +82,9 @@ RANKS = (
     ("process.monitor", "process.children"),
     ("process.master",),
     ("cli.signals", "cli.companion", "cli.amounts"),
-    ("cli.admin_client",),
+    ("cli.admin_client", "cli.load_options"),
     ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.calibrate", "cli.plan_size",
-     "cli.plan_fit", "cli.workload"),
+     "cli.plan_fit", "cli.workload", "cli.load"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),
 )  # fmt: skip
 
