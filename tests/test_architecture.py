@@ -37,7 +37,7 @@ RANKS = (
     ("refusals", "kv.sequence"),
     ("errors",),
     ("logs", "fleet.marks", "fleet.ledger", "process.channel", "kv.feed"),
-    ("disagg.pairs",),
+    ("disagg.pairs", "trace_log"),
     ("kv.events",),
     (
         "kv.routed", "context", "site.values", "kv.values", "site.sites", "retry", "relay_faults",
