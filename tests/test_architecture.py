@@ -83,6 +83,7 @@ RANKS = (
     ("process.master",),
     ("cli.signals", "cli.companion", "cli.amounts"),
     ("cli.admin_client", "cli.load_options"),
+    ("cli.live",),
     ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.calibrate", "cli.plan_size",
      "cli.plan_fit", "cli.workload", "cli.load"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),

@@ -53,10 +53,12 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         now = monotonic()
         body, self.body = self.body, b""
-        if self.parser.get_method() == b"GET":
+        if (method := self.parser.get_method()) != b"POST":
             models = b'{"object":"list","data":[{"id":"sim","object":"model"}]}'
             fields = b"Content-Type: application/json\r\nContent-Length: %d" % len(models)
-            self.transport.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (fields, models))
+            self.transport.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % fields)
+            if method != b"HEAD":
+                self.transport.write(models)
             return
         self.task = asyncio.get_running_loop().create_task(self.answer(json.loads(body), now))
 
