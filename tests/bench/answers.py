@@ -22,6 +22,7 @@ GAP_STEP_S = 0.005
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
+KIND = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "sim"}
 KINDS = 7
 START_S = 10.0
 
@@ -74,11 +75,11 @@ class Connection(asyncio.Protocol):
             text = {"index": 0, "text": " the", "finish_reason": reason}
             # Times are noted before the write: a writer that wakes the reader may be put aside.
             times.append(monotonic())
-            self.transport.write(framed(event({"model": "sim", "choices": [text]})))
+            self.transport.write(framed(event(KIND | {"choices": [text]})))
         prompt = asked["prompt"]
         usage = {"prompt_tokens": len(prompt), "completion_tokens": count,
                  "total_tokens": len(prompt) + count}  # fmt: skip
-        last = event({"model": "sim", "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+        last = event(KIND | {"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
         self.transport.write(framed(last) + b"0\r\n\r\n")
         self.noted.append(times)
 

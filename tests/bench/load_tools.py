@@ -107,11 +107,17 @@ def vllm(url: str, path: Path, folder: Path) -> Found:
 
 def aiperf(program: Path) -> Callable[[str, Path, Path], Found]:
     def measure(url: str, path: Path, folder: Path) -> Found:
+        texts = folder / "texts.jsonl"
+        with texts.open("w") as out:  # its way from hashes to text wants a tokenizer from a hub
+            for row in map(json.loads, path.read_text().splitlines()):
+                asked = {"text_input": " the" * row["input_length"]}
+                row = {name: row[name] for name in ("timestamp", "output_length")}
+                out.write(json.dumps(row | asked) + "\n")
         run(
             [
                 str(program), "profile", "--url", url, "--model", "sim",
                 "--endpoint-type", "completions", "--streaming", "--tokenizer", str(MODEL),
-                "--input-file", str(path), "--custom-dataset-type", "mooncake_trace",
+                "--input-file", str(texts), "--custom-dataset-type", "mooncake_trace",
                 "--fixed-schedule", "--extra-inputs", "ignore_eos:true", "--use-server-token-count",
                 "--ui", "none", "--artifact-dir", str(folder / "aiperf"),
             ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -146,3 +147,34 @@ def test_hashes_are_those_of_a_site() -> None:
     assert here.blocks(prompt, 16) == Keyed("a").blocks(prompt, 16)
     assert len(set(here.blocks(prompt, 16)) | set(there.blocks(prompt, 16))) == 12
     assert here.client("x") != there.client("x") and here.client("x") != here.session("x")
+
+
+async def test_a_running_gateway_is_planned_for(  # type: ignore[no-untyped-def]
+    recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gw, path = await recorded("express")
+    for number in range(12):
+        await gw.client.post("/v1/chat/completions", json=chat(words(1, 60) + words(number, 20)))
+    lines(gw, path, 13)
+    conf = tmp_path / "kvgate.conf"
+    conf.write_text(
+        "http { upstream sim { server 127.0.0.1:1; kv_aware; slo ttft=2s tpot=50ms;"
+        " profile h100-8b-tp1 b=0.05; kv_capacity 20000; }"
+        f" server {{ listen 8080; location / {{ proxy_pass http://sim; record {path}"
+        f" secret=file:{tmp_path}/secret block={BLOCK}; }} }}"
+        f" server {{ listen unix:{tmp_path}/admin0.sock; location / {{ admin; }} }} }}"
+    )
+    capsys.readouterr()
+    asked = ["--live", "-c", str(conf), "--json"]
+    assert await asyncio.to_thread(main, ["plan", "fit", *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["now"]["layout"] == "1 aggregated, chunk 8192" and found["requests"] == 12
+    assert (found["goal"]["ttft_s"], found["goal"]["tpot_s"]) == (2.0, 0.05)
+    assert found["means"]["constants"] == [["b", 0.05]]
+    assert str(path) in found["measured"][0] and "profile line" in str(found["measured"])
+    assert await asyncio.to_thread(main, ["workload", *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["arrivals"]["requests"] == 12
+    memory = found["tiers"][0]["tokens"]
+    assert memory == (await gw.status())["engines"][0]["kv"]["capacity_tokens"]
+    assert str(path) in found["live"]["measured"][0]
