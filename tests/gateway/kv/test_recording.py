@@ -16,7 +16,7 @@ from engines.sim.tokens import WORDS
 from gateway.cli.program import main
 from gateway.logs import Writer
 from gateway.planner.trace_files import rows
-from gateway.trace_log import Keyed, TraceSink
+from gateway.trace_log import Keyed, TraceLog, TraceSink
 from native._core import Prompt
 
 BLOCK = 16
@@ -178,3 +178,18 @@ async def test_a_running_gateway_is_planned_for(  # type: ignore[no-untyped-def]
     memory = found["tiers"][0]["tokens"]
     assert memory == (await gw.status())["engines"][0]["kv"]["capacity_tokens"]
     assert str(path) in found["live"]["measured"][0]
+
+
+async def test_several_workers_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    writers = [Writer(), Writer()]
+    sinks = [writer.of(str(path), TraceSink) for writer in writers]
+    for sink in sinks:
+        sink.begin(16)
+        log = TraceLog(sink, Keyed("a"), 16, (lambda _: "", lambda _: ""))
+        sink.put((1.0, 40, 2, Prompt.of_list(list(range(40))), "", ""), log)
+    for writer in writers:
+        writer.close()
+    found = rows(path).rows
+    assert len(found) == 2 and found[0].blocks[:2] == found[1].blocks[:2]
+    assert path.read_bytes().startswith(b'{"kvgate_trace":1,"block":16}\n')
