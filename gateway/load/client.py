@@ -215,7 +215,7 @@ class Pool:
         self._target = target
         self._idle: list[Connection] = []
         self._tls = ssl.create_default_context() if target.tls else None
-        self._address = ""
+        self._addresses: list[str] = []  # the one that answered last first
 
     async def resolve(self) -> None:
         """Looks the name up, once for the run. Raises OSError."""
@@ -223,7 +223,7 @@ class Pool:
         found = await loop.getaddrinfo(
             self._target.host, self._target.port, type=socket.SOCK_STREAM
         )
-        self._address = str(found[0][4][0])
+        self._addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
 
     async def send(self, reply: Reply, sent: bytes) -> None:
         """One request and its answer. A connection that the server closed as it was to be used
@@ -257,12 +257,22 @@ class Pool:
         return None
 
     async def _fresh(self) -> Connection:
+        """Raises OSError where no address of the name answers."""
         loop = asyncio.get_running_loop()
         name = self._target.host if self._tls else None
-        _, connection = await loop.create_connection(
-            Connection, self._address, self._target.port, ssl=self._tls, server_hostname=name
-        )
-        return connection
+        last = OSError("the name has no address")
+        for address in self._addresses:
+            try:
+                _, connection = await loop.create_connection(
+                    Connection, address, self._target.port, ssl=self._tls, server_hostname=name
+                )
+            except OSError as error:
+                last = error
+                continue
+            if address != self._addresses[0]:
+                self._addresses = [address, *(a for a in self._addresses if a != address)]
+            return connection
+        raise last
 
     def close(self) -> None:
         for connection in self._idle:

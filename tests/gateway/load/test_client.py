@@ -130,6 +130,13 @@ async def test_a_fresh_connection_that_is_closed_is_a_failure() -> None:
     assert (reply.end, reply.cause) == ("failed", "closed without an answer")
 
 
+async def test_another_address_of_the_name_is_tried() -> None:
+    async with endpoint(lambda: [GOOD]) as (pool, _):
+        pool._addresses = ["127.0.0.2", *pool._addresses]  # where nobody listens
+        assert (await asked(pool)).end == "completed"
+        assert pool._addresses[0] == "127.0.0.1"
+
+
 async def test_nobody_listens() -> None:
     pool = Pool(Target("127.0.0.1", 1))
     await pool.resolve()
