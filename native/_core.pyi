@@ -587,6 +587,7 @@ def simulate(
     events: bool = True,
     believed: Fit | None = None,
     duet: Duet | None = None,
+    store_tokens: int = 0,
 ) -> Simulated: ...
 
 @final

@@ -23,7 +23,8 @@ SHARES = [0.5, 0.9, 0.99]
 class Setup:
     """`kv_tokens`, `chunk_tokens` 0: the profile's; `constants` of step times in place of its own.
     `ttft_s`, `tpot_s` 0: no SLO; `ask`: kvgate is told of them. `delay_s`, `loss`: of KV events,
-    for kvgate alone; the others look into engines.
+    for kvgate alone; the others look into engines. `store_tokens`: of a kvbm daemon's memory that
+    all engines load from, 0 = there is none.
     """
 
     engines: int = 8
@@ -38,6 +39,7 @@ class Setup:
     gateways: int = 1
     delay_s: float = 0.0
     loss: float = 0.0
+    store_tokens: int = 0
     constants: tuple[tuple[str, float], ...] = ()
 
     def fit(self) -> Fit:
@@ -97,6 +99,7 @@ def run(
         ttft_slo_ms=setup.ttft_s * 1e3 if setup.ask else 0.0,
         tpot_slo_ms=setup.tpot_s * 1e3 if setup.ask else 0.0,
         duet=duet,
+        store_tokens=setup.store_tokens,
     )
 
 
