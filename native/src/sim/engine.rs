@@ -250,8 +250,7 @@ impl Engine {
         let found = (found + self.load(row, found, there, floor)) as u32;
         let there = floor.block_end(row, found).min(most);
         let seq = &mut floor.seqs[row];
-        (seq.there, seq.pinned) = (there, found);
-        seq.is_held = is_leg;
+        (seq.there, seq.pinned, seq.is_held) = (there, found, is_leg);
         self.held += if is_leg { input } else { 0 };
         if !seq.is_admitted {
             seq.is_admitted = true;
