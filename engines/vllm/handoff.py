@@ -5,10 +5,11 @@ The one place that knows vLLM's fields, and where its versions differ:
 
     0.32   `remote_prefill_cached_tokens`: the decode engine's usage tells what the prefill engine
            found in its cache; all `remote_*` fields are needed, or its core dies. What was put
-           into the cache it does not tell: it says 0, and messages count it as input instead
+           into the cache it does not tell: it says 0, and messages count it as input instead.
+           A decode engine that refuses a request tells the prefill engine to let go
     before without it, without `remote_request_id`, block ids in one list: the decode engine counts
            all that it was handed as cached, and that number of the usage that clients see has to
-           be put right, too
+           be put right, too. Before 0.21 or so a refusal frees nothing: the lease has to run out
 
 Invariants: a prefill is asked for the same prompt as the answer will be, so nothing that a chat
 template may see is touched; what the prefill engine answers is passed on byte for byte.
@@ -47,6 +48,9 @@ _OWN = b'"kv_transfer_params":'
 # Needed by a decode engine of any version: without one of them its core dies or waits for ever.
 _NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
 _UNSET = frozenset({b"null", b"false"})
+# Where a request to be refused goes, and how it is.
+RELEASE_PATH = b"/v1/completions"
+REFUSED = 400
 # Fields that keep a request on one engine: their prompts differ between the legs, or several
 # answers would share one hand-over.
 _ALONE = ("echo", "use_beam_search", "prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens",
@@ -120,6 +124,13 @@ def decode_body(body: bytes, insert_at: int, raw: bytes) -> bytes:
     """The body of a decode leg: the client's with the parameters in front. `insert_at`: just behind
     its opening brace; it has other members."""
     return b"%b%b%b,%b" % (body[:insert_at], _OWN, raw, body[insert_at:])
+
+
+def release_body(raw: bytes) -> bytes:
+    """A request that a decode engine refuses (`REFUSED`), before it looks at the prompt; of that it
+    tells the prefill engine, as of any it was to fetch for (vLLM's `_with_kv_transfer_rejection_
+    cleanup`), and that lets the blocks go. Nothing is read, nothing computed."""
+    return b'{%b%b,"prompt":[0],"max_tokens":1,"temperature":1,"top_p":2}' % (_OWN, raw)
 
 
 def read(reply: bytes, cached_tokens: int, created_tokens: int) -> Handed | None:
