@@ -95,6 +95,28 @@ async def test_76_between_the_legs_the_blocks_are_let_go(
         handed(self, *what)
 
     monkeypatch.setattr(TwoLegs, "_handed", cut)
+    await _leaves_nothing(stage, p, d)
+
+
+async def test_76_while_the_second_leg_connects(
+    play: Play, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends unsent: the decode engine has not heard of the blocks."""
+    stage = await play(Conf(lane=lane))
+    p, d = stage.prefills[0], stage.decodes[0]
+    handed, sent = TwoLegs._handed, []
+
+    def cut(self: TwoLegs, *what: Any) -> None:
+        handed(self, *what)
+        self._ctx.client.cut()
+        sent.append(self._ctx.leg.bytes_sent)
+
+    monkeypatch.setattr(TwoLegs, "_handed", cut)
+    await _leaves_nothing(stage, p, d)
+    assert sent[0] == 0  # no connection was idle yet
+
+
+async def _leaves_nothing(stage: Any, p: Any, d: Any) -> None:
     for _ in range(20):
         with pytest.raises(httpx.HTTPError):
             await stage.post(PATH, disagg.fresh())
