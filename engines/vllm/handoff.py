@@ -48,6 +48,9 @@ _OWN = b'"kv_transfer_params":'
 # Needed by a decode engine of any version: without one of them its core dies or waits for ever.
 _NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
 _UNSET = frozenset({b"null", b"false"})
+# Both engines of a push must know the request by one name. Of X-Request-Id they make it, but for
+# responses, where a field of the body has it.
+_NAME = b'"request_id"'
 # Where a request to be refused goes, and how it is.
 RELEASE_PATH = b"/v1/completions"
 REFUSED = 400
@@ -91,9 +94,11 @@ class Handed:
 
 def why_alone(path: bytes, body: bytes, found: Scan, push: bool = False) -> str:
     """Why one engine must answer this request alone, a word of a closed set; "" = two may. `push`:
-    both must make the same id of X-Request-Id, which for a response they do not."""
-    if path not in _LIMITS or (push and path == b"/v1/responses"):
+    the name of a response must be ours, see `naming`."""
+    if path not in _LIMITS:
         return "endpoint"
+    if push and path == b"/v1/responses" and _NAME in body:
+        return "field"
     if found.n != 1 or _set(body, found, "best_of") not in (None, b"1"):
         return "choices"
     prompt = (_set(body, found, "prompt") or b"").split(b"[", 1)
@@ -113,17 +118,24 @@ def _set(body: bytes, found: Scan, name: str) -> bytes | None:
     return None if value in _UNSET else value
 
 
-def prefill_body(path: bytes, body: bytes) -> bytes:
+def naming(path: bytes, leg_id: str) -> bytes:
+    """A member for the bodies of both legs of a push, where they need one: `request_id` of vLLM's
+    ResponsesRequest, which is the id of the reply, too."""
+    return b'%b:"resp_%b"' % (_NAME, leg_id.encode()) if path == b"/v1/responses" else b""
+
+
+def prefill_body(path: bytes, body: bytes, name: bytes = b"") -> bytes:
     """The body of a prefill leg: one token of the same prompt, in one piece, handed over. Raises
     ValueError for what is no JSON object."""
-    limit = b'"%b":1,%b%b' % (_LIMITS[path], ASKED, _MORE.get(path, b""))
-    return _RECAST.apply(body, limit)
+    more = _MORE.get(path, b"") + (b"," + name if name else b"")
+    return _RECAST.apply(body, b'"%b":1,%b%b' % (_LIMITS[path], ASKED, more))
 
 
-def decode_body(body: bytes, insert_at: int, raw: bytes) -> bytes:
+def decode_body(body: bytes, insert_at: int, raw: bytes, name: bytes = b"") -> bytes:
     """The body of a decode leg: the client's with the parameters in front. `insert_at`: just behind
     its opening brace; it has other members."""
-    return b"%b%b%b,%b" % (body[:insert_at], _OWN, raw, body[insert_at:])
+    more = name + b"," if name else b""
+    return b"%b%b%b,%b%b" % (body[:insert_at], _OWN, raw, more, body[insert_at:])
 
 
 def release_body(raw: bytes) -> bytes:

@@ -31,13 +31,14 @@ LOST = frozenset({"client_gone", "cancelled", "shutdown"})  # nobody waits for a
 
 
 class Fetching:
-    __slots__ = ("_ctx", "_pending", "_pipeline", "_watch", "transfer")
+    __slots__ = ("_ctx", "_name", "_pending", "_pipeline", "_watch", "transfer")
 
     transfer: Transfer
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
         self._pipeline = pipeline
         self._ctx = ctx
+        self._name = b""  # a member of both bodies that tells the engines what the request is called
         self._pending: Engine | None = None  # who counts this request among its pending ones
         self._watch: Watch | None = None
 
@@ -70,7 +71,7 @@ class Fetching:
             if self.transfer.state == "expired" and self._ctx.engine is not None:
                 self._release(self._ctx.engine)
             return
-        decode.handed_over(self._ctx, leg, self.transfer.take(now))
+        decode.handed_over(self._ctx, leg, self.transfer.take(now), self._name)
         leg.not_after = self.transfer.deadline
         leg.linger_s = LINGER_S
         engine = self._ctx.engine

@@ -18,6 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from engines.vllm import handoff
 from engines.vllm.handoff import Handed, Peer
 from gateway.disagg.fetch import LOST
 from gateway.disagg.two_legs import TwoLegs
@@ -52,6 +53,9 @@ class Pushed(TwoLegs):
         kv.computed = kv.prefill
         leg.start()
         self._owner.answer_at(engine)
+
+    def _naming(self, path: bytes) -> bytes:
+        return handoff.naming(path, self.leg_id)
 
     def left(self) -> None:
         if self._told is None:  # else the leg that answers hears of it

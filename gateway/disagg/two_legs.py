@@ -87,13 +87,18 @@ class TwoLegs(Fetching, Kept):
         self.transfer = Transfer(first, group.conf.disaggregation.lease_s, now)
         again = bool(ctx.attempts or self._failures)
         self.leg_id = self._pipeline.ids.next() if again else ctx.request_id
+        self._name = self._naming(kv.path)
         self._charge = self._pipeline.decisions.prefill_sent(kv, first)
         self._keep(first)
-        leg = self.leg = prefill.build(ctx, first, self.leg_id, self)
+        leg = self.leg = prefill.build(ctx, first, self.leg_id, self, self._name)
         first.handing.asked(leg, kv.prefill.uncached)
         total_s, spent_s = ctx.plan.location.total_timeout_s, now - ctx.request.t0
         leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
         return leg
+
+    def _naming(self, path: bytes) -> bytes:
+        """With pull, engines tell each other what a request is called."""
+        return b""
 
     def left(self) -> None:
         """The client is gone, the exchange over."""

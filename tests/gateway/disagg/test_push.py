@@ -12,7 +12,7 @@ from harness import disagg, kv
 from harness.disagg import Conf
 
 Play = Callable[[Conf], Any]
-PATH = "/v1/completions"
+PATH, RESPONSES = "/v1/completions", "/v1/responses"
 PUSH = Conf(connector="NixlPushConnector", upstream="kv_connector push;")
 
 
@@ -27,7 +27,7 @@ async def learnt(stage: Any) -> None:
     assert await right(stage, await stage.post(PATH, body), body)
 
 
-@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/messages", RESPONSES])
 async def test_answers_are_as_from_one_engine(play: Play, lane: str, path: str) -> None:
     stage = await play(replace(PUSH, lane=lane))
     await learnt(stage)
@@ -70,10 +70,12 @@ async def test_82_cached_tokens_are_those_of_one_engine(play: Play, lane: str) -
     assert kv.cached(reply) > 0
 
 
-async def test_a_response_is_answered_by_one_engine(play: Play, lane: str) -> None:
+async def test_a_response_with_a_name_of_its_own_is_answered_by_one_engine(
+    play: Play, lane: str
+) -> None:
     stage = await play(replace(PUSH, lane=lane))
-    reply = await stage.post("/v1/responses", disagg.body("/v1/responses"))
-    assert reply.status_code == 200 and kv.receipt(reply)["disaggregate"] == "endpoint"
+    reply = await stage.post(RESPONSES, disagg.body(RESPONSES, request_id="resp_mine"))
+    assert reply.status_code == 200 and kv.receipt(reply)["disaggregate"] == "field"
 
 
 @pytest.mark.parametrize(
