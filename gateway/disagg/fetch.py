@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
-# A decode engine that was sent parameters has so long to see them before a client that left takes the
-# request with it: what an engine finds closed it drops, and nobody would let go.
+# A decode engine that was sent parameters has so long to see them, before a client that left takes
+# the request with it: what an engine finds closed it drops, and nobody would let go.
 LINGER_S = 0.15
 # A decode engine that cannot reach the other one tries for 5 s, then helps itself.
 HANDSHAKE_S = 4.5
@@ -38,7 +38,7 @@ class Fetching:
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
         self._pipeline = pipeline
         self._ctx = ctx
-        self._name = b""  # a member of both bodies that tells the engines what the request is called
+        self._name = b""  # a member of both bodies: what the engines call the request
         self._pending: Engine | None = None  # who counts this request among its pending ones
         self._watch: Watch | None = None
 
@@ -136,6 +136,8 @@ class Fetching:
         if handed is None:
             self._let_go()
             return
+        if self._pending is None:
+            self._keep(self.transfer.prefill)
         self._pending = None
         tell(self._ctx, engine, handed, self.transfer, self._pipeline.decisions.two)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 PAIR_FAILS = 1
 PAIR_BENCH_S = 10.0
 PAIRS_MAX = 4096
-# Of the prompts behind the first of an engine: so far back none is within the step that runs, or the
-# next one. Two of `max_num_batched_tokens` as vLLM has it on large GPUs.
+# Of the prompts behind the first of an engine: so far back none is within the step that runs, or
+# the next one. Two of `max_num_batched_tokens` as vLLM has it on large GPUs.
 FAR_TOKENS = 2 * 8192
 ANY = ""  # in place of a decode engine: it hands over nothing to anybody
 

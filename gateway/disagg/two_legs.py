@@ -106,6 +106,10 @@ class TwoLegs(Fetching, Kept):
         if leg is None or leg.t_end or kv is None:
             return
         kv.over(monotonic(), -1)  # nobody will answer it
+        self._useless(leg)
+
+    def _useless(self, leg: Leg) -> None:
+        """Nobody wants the prefill any more: it ends, where the engine hears of that in time."""
         if not leg.t_sent or self.transfer.prefill.handing.far(leg):
             leg.cancel("client_gone")
 

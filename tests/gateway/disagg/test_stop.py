@@ -54,7 +54,10 @@ def test_a_client_that_waits_for_a_prefill_is_answered(
     number: signal.Signals, step_ms: int, status: int,
 ) -> None:  # fmt: skip
     """Drained: by the engines. Stopped: that the gateway stops."""
-    with running(sim, tmp_path, lane, step_ms) as (gateway, url, (p, _)), ThreadPoolExecutor() as pool:
+    with (
+        running(sim, tmp_path, lane, step_ms) as (gateway, url, (p, _)),
+        ThreadPoolExecutor() as pool,
+    ):
         asking = pool.submit(httpx.post, url + PATH, json=disagg.completion(), timeout=20)
         waits(p)
         gateway.signal(number)
