@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long
 
 DWELL_S = 6
 MOVES_MAX = 3  # of one turn: from kept for one kind to both, to the other kind, and a second engine
-FOLLOW_S = 40.0 + MOVES_MAX * 3 * DWELL_S
+FOLLOW_S = 60.0 + MOVES_MAX * 3 * DWELL_S
 PROMPT, PROMPTS = 900, 12  # tokens; so many are under way at any time, their answers are short
 ANSWER, ANSWERS = 80, 18  # likewise, their prompts are short
 
