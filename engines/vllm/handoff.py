@@ -141,11 +141,15 @@ def decode_body(body: bytes, insert_at: int, raw: bytes, name: bytes = b"") -> b
 def release_body(raw: bytes) -> bytes:
     """A request that a decode engine refuses (`REFUSED`), before it looks at the prompt; of that it
     tells the prefill engine, as of any it was to fetch for (vLLM's `_with_kv_transfer_rejection_
-    cleanup`), and that lets the blocks go. Nothing is read, nothing computed. With push they are
-    found by the name of the request, which must be the prefill's."""
-    name = orjson.loads(raw).get("remote_request_id")
-    more = b"" if name is None else b",%b:%b" % (_NAME, orjson.dumps(name))
-    return b'{%b%b,"prompt":[0],"max_tokens":1,"temperature":1,"top_p":2%b}' % (_OWN, raw, more)
+    cleanup`), and that lets the blocks go. Nothing is read, nothing computed. Not for push."""
+    return b'{%b%b,"prompt":[0],"max_tokens":1,"temperature":1,"top_p":2}' % (_OWN, raw)
+
+
+def shortest_body(path: bytes, body: bytes, raw: bytes, name: bytes = b"") -> bytes:
+    """The body of a decode leg that has blocks let go by taking them, for one token. For push: a
+    prefill engine that writes hears of no refusal, but frees what it has written."""
+    more = _MORE.get(path, b"") + (b"," + name if name else b"")
+    return _RECAST.apply(body, b'"%b":1,%b%b%b' % (_LIMITS[path], _OWN, raw, more))
 
 
 def read(reply: bytes, cached_tokens: int, created_tokens: int) -> Handed | None:

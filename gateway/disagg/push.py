@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from engines.vllm import handoff
 from engines.vllm.handoff import Handed, Peer
 from gateway.disagg.fetch import LOST
+from gateway.disagg.release import take
 from gateway.disagg.two_legs import TwoLegs
 from native.relay import Edits
 
@@ -122,14 +123,18 @@ class Pushed(TwoLegs):
         return False
 
     def _release(self, engine: Engine) -> None:
-        """No decode engine has been asked; the blocks have the names that the prefill's own reply
-        tells."""
+        """No decode engine has been asked: one takes what was computed, if anything was."""
         if self._told is not None and self.leg is not None and not self.leg.t_end:
             return  # `_ended` comes
-        if self._told is not None and self._got is None:
+        late = not self.transfer.fresh(monotonic())
+        if late or (self._told is not None and self._got is None):
             self._let_go()
-            self._over("failed")
+            self._over("orphaned" if late else "failed")
             return
-        if self._told is not None and self._got is not None:
+        if self._got is not None:
             self.transfer = self.transfer.anew(self._got)
-        super()._release(engine)
+        if self._pending is None:
+            self._keep(self.transfer.prefill)
+        self._pending = None
+        counts = self._pipeline.decisions.two
+        take(self._ctx, engine, self.leg_id, self._name, self.transfer, counts)

@@ -1,5 +1,6 @@
 """What a prefill engine keeps for nobody is let go: a decode engine is sent the parameters with a
 request that it must refuse, and tells the other of it. Nothing is fetched, so it is never too late.
+With push it is sent one for a single token instead, in time, and is written what it asks for.
 
 Invariant: it runs without a client, for a lease at most, and nothing waits for it; until it ends
 the blocks count as pending.
@@ -7,6 +8,7 @@ the blocks count as pending.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from engines.vllm import handoff
@@ -28,18 +30,19 @@ REPLY_MAX = 1 << 20
 class _Telling(Kept):
     """Owner of the leg."""
 
-    __slots__ = ("_counts", "_transfer")
+    __slots__ = ("_counts", "_status", "_transfer")
 
-    def __init__(self, transfer: Transfer, counts: DisaggCounts) -> None:
+    def __init__(self, transfer: Transfer, counts: DisaggCounts, status: int) -> None:
         self._transfer = transfer
         self._counts = counts
+        self._status = status  # of the reply that says it is done
 
     def leg_done(self, leg: Leg) -> None:
-        """Only a refusal lets go; anything else did not come to it."""
+        """Any other reply is of an engine that did not come to it."""
         first = self._transfer.prefill
         first.handing.pending -= 1
         self._counts.pend(-1)
-        told = leg.error is None and leg.status == handoff.REFUSED
+        told = leg.error is None and leg.status == self._status
         self._transfer.end("released" if told else "orphaned")
         self._counts.add(f"end/{self._transfer.state}")
         if not told:
@@ -54,10 +57,28 @@ def tell(
 ) -> None:
     """Has `engine` tell the prefill engine that nobody wants the blocks. They are counted among
     that one's pending ones already."""
-    assert ctx.group is not None
-    leg = dress(ctx, engine, f"{ctx.request_id}-free", _Telling(transfer, counts), Nobody())
+    owner = _Telling(transfer, counts, handoff.REFUSED)
+    leg = dress(ctx, engine, f"{ctx.request_id}-free", owner, Nobody())
     leg.method, leg.target = b"POST", handoff.RELEASE_PATH
     leg.body = handoff.release_body(handed.raw)
+    _start(ctx, leg)
+
+
+def take(
+    ctx: Context, engine: Engine, leg_id: str, name: bytes, transfer: Transfer, counts: DisaggCounts
+) -> None:
+    """Has `engine` take the blocks for nobody, under the id of the prefill. Counted as for `tell`.
+    Raises Spent."""
+    assert ctx.kv is not None and ctx.body is not None
+    leg = dress(ctx, engine, leg_id, _Telling(transfer, counts, 200), Nobody())
+    raw = transfer.take(monotonic()).raw
+    leg.body = handoff.shortest_body(ctx.kv.path, ctx.body, raw, name)
+    leg.not_after = transfer.deadline
+    _start(ctx, leg)
+
+
+def _start(ctx: Context, leg: Leg) -> None:
+    assert ctx.group is not None
     leg.keep_max = REPLY_MAX
     leg.total_s = ctx.group.conf.disaggregation.lease_s
     leg.start()
