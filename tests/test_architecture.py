@@ -38,7 +38,7 @@ RANKS = (
     ("errors",),
     ("logs", "fleet.marks", "fleet.ledger", "process.channel", "kv.feed"),
     ("disagg.pairs", "trace_log"),
-    ("kv.events",),
+    ("kv.events", "kv.stores", "kv.shown"),
     (
         "kv.routed", "context", "site.values", "kv.values", "site.sites", "retry", "relay_faults",
         "stats", "kv.counts", "kv.event_counts", "disagg.counts", "fleet.responses",

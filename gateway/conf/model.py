@@ -90,6 +90,8 @@ class EngineLine:
     role: str = "both"  # prefill | decode | both
     events: str = ""  # ZMQ endpoint of its KV events, "" = ask the engine
     replay: str = ""  # ZMQ endpoint that sends past events again, "" = none, or ask the engine
+    kvbm: str = ""  # ZMQ endpoint of the events of the kvbm daemon that it loads from, "" = none
+    kvbm_replay: str = ""  # of that daemon, as `replay`
     rank: int = -1  # which of the ranks that the server at this address has, -1 = it has none
     ranks: int = 1  # how many
     place: Place | None = None
