@@ -18,7 +18,7 @@ from typing import TextIO
 import uvloop
 
 from gateway.cli import load_options
-from gateway.cli.companion import Failed, faults_of, status_of, under_way
+from gateway.cli.companion import USAGE, Failed, faults_of, status_of, under_way
 from gateway.load import report
 from gateway.load.client import Target
 from gateway.load.goodput import Slo
@@ -70,6 +70,8 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _find(options: argparse.Namespace, plan: _Plan, offers: Offers) -> None:
+    if not offers.rate:
+        raise Failed("one request has no rate", "--requests N, at least 2", USAGE)
     search = Search(options.target, options.rate or offers.rate)
     while (rate := search.next()) is not None:
         # Other text each time: nothing is to be found cached that another rate has asked for.
@@ -116,7 +118,7 @@ def _plan(options: argparse.Namespace) -> _Plan:
         asking = Asking(model, chat, not options.plain)
         scale = scale_of(target, asking) if chat else Scale()
     except ValueError as error:
-        raise Failed(str(error), status=2) from None
+        raise Failed(str(error), status=USAGE) from None
     except CannotAsk as error:
         raise Failed(str(error), error.hint) from None
     path = "/v1/chat/completions" if chat else "/v1/completions"

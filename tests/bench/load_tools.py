@@ -88,7 +88,7 @@ def vllm(url: str, path: Path, folder: Path) -> Found:
             "--dataset-name", "timed_trace", "--dataset-path", str(path),
             "--timed-trace-chunk-hash-size", str(BLOCK_MOONCAKE),
             "--timed-trace-sec-multiplier", "0.001", "--num-prompts", str(lines),
-            # Its first requests wait for what it imports late.
+            # Its first requests wait for the tool, hundreds of milliseconds.
             "--num-warmups", "2", "--ready-check-timeout-sec", "0",
             "--percentile-metrics", "ttft,tpot,itl,e2el",
             "--disable-tqdm", "--save-result", "--result-dir", str(folder),

@@ -107,6 +107,12 @@ def test_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[s
     assert said in capsys.readouterr().err
 
 
+def test_one_request_has_no_rate(engine: SimEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [engine.url, "--rate", "1", "--requests", "1", "--find", "--slo", "ttft=1s"]
+    assert main(["load", *argv]) == 2
+    assert "--requests N, at least 2" in capsys.readouterr().err
+
+
 def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["load", "http://127.0.0.1:1", "--rate", "1"]) == 1
     assert "cannot reach http://127.0.0.1:1" in capsys.readouterr().err
