@@ -104,6 +104,8 @@ cdef class Reply(Timed):
         self.meter.tenancy = self.plan.tenancy
         self.meter.bounds = self.plan.bounds
         self.meter.bound_count = self.plan.bound_count
+        self.meter.mark = self.plan.mark
+        self.meter.mark_at = self.plan.mark_at
         if self.keep_max:
             self.out_mode = O_KEEP
             self.kept = []

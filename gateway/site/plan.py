@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.conf.model import Config, ErrorPage, Location, Proxy, Return, Server, Template
 from gateway.fleet.catalog import Catalog
+from gateway.load.goodput import Slo
 from gateway.retry import Rules
 from gateway.site.access import Access
 from gateway.site.limits import Guard, Zones, guard
@@ -107,6 +108,7 @@ class Plan:
         "series",
         "server_name",
         "set_lines",
+        "slos",
         "target",
         "tls",
         "trust",
@@ -137,6 +139,7 @@ class Plan:
         self.server_name = server.names[0] if server.names else ""
         self.series: dict[str, int] = {}  # upstream's name ("" = none) -> its row in the statistics
         self.reply_plans: dict[str, ReplyPlan] = {}  # likewise
+        self.slos: dict[str, Slo] = {}  # likewise
         self.pattern = location.pattern.encode()
         self.kind = _kind(location)
         self.express = location.express
@@ -214,6 +217,9 @@ class Plan:
         for group in catalog.groups:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
+            kv = group.conf.kv
+            self.slos[group.name] = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
+            stats.mark(series, self.slos[group.name])
             self.reply_plans[group.name] = self._reply_plan(group, series, stats)
 
     def names(self, ctx: Context) -> Catalog:
