@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from gateway import errors
 from gateway.context import CLIENT_LEFT
-from gateway.slo import ENDS, LEVELS, WORDS, end_of, judge, measured
+from gateway.slo import ENDS, LEVELS, WORDS, end_of, judge
 from native import _core
 
 if TYPE_CHECKING:
     from gateway.context import Context
     from gateway.load.goodput import Slo
-    from gateway.load.measure import Measured
-    from native.relay import Leg
 
 SERIES_MAX = 1024  # (server, location, upstream)
 OUTCOMES = ("--", *(who + phase for who in "CSG" for phase in "RQCHD-"))
@@ -31,8 +29,7 @@ RETRY_REASONS = (
 # What each worker says of itself, once a second.
 SAID_COUNTS = ["log_dropped"]
 SAID_GAUGES = ("active", "responses", "connections", "dashboards")
-NO_TIMES = (-1.0,) * 7
-NO_TOKENS = (-1,) * 4
+NO_TOKENS = (-1, -1, -1, -1)
 _OUTCOME = {code: at for at, code in enumerate(OUTCOMES)}
 _LANE = {lane: at for at, lane in enumerate(LANES)}
 _END = {end: at for at, end in enumerate(ENDS)}
@@ -110,37 +107,34 @@ class Statistics:
 
     def request(self, ctx: Context) -> None:
         """Counts a request that has ended, and writes what it says of it."""
-        request = ctx.request
-        leg, arrived = ctx.leg, request.t0
-        ctx.end = end_of(ctx.status, ctx.termination)
-        found, tokens = None, NO_TOKENS
-        times: tuple[float, ...] = NO_TIMES
+        request, leg = ctx.request, ctx.leg
+        end = ctx.end = end_of(ctx.status, ctx.termination)
+        duration_s = ctx.t_end - request.t_head
         # A stored response that is fetched again was counted when it was made.
-        if leg is not None and leg.relayed and request.method == b"POST":
-            found = measured(leg, arrived, ctx.end)
-            chunks = leg.chunks if leg.sse else -1
-            tokens = leg.prompt_tokens, leg.completion_tokens, leg.cached_tokens, chunks
-            if found is not None:
-                times = times_of(leg, arrived, found)
-        judge(ctx, found)
-        good = -1 if ctx.word != "good" or found is None else found.tokens
+        times: tuple[float, ...]
+        if leg is None or not leg.relayed or request.method != b"POST":
+            times, tokens = (-1.0, -1.0, -1.0, duration_s, -1.0, -1.0, -1.0, -1.0), NO_TOKENS
+        else:
+            times, tokens = leg.times(request.t0, duration_s, end == "completed"), leg.counts
+        judge(ctx, times)
+        made, chunks = tokens[1], tokens[3]
         body = request.body
         self._stats.record(
             ctx.plan.series[ctx.group.name if ctx.group is not None else ""],
             0 if ctx.status == CLIENT_LEFT else ctx.status,
             _OUTCOME[ctx.termination],
             _LANE[ctx.lane],
-            _END[ctx.end],
+            _END[end],
             _WORD[ctx.word],
             sum(_LEVEL[name] for name in ctx.broken) if ctx.broken else 0,
-            (*times[:3], ctx.t_end - request.t_head, *times[3:]),
+            times,
             (
                 *tokens,
                 request.head_bytes
                 + (len(body) if body is not None else max(request.content_length, 0)),
                 ctx.bytes_sent,
-                good,
-                1 if found is not None and found.counted and found.tokens else 0,
+                -1 if ctx.word != "good" else chunks if made < 0 else made,
+                1 if made < 0 < chunks else 0,
             ),
         )
         if ctx.error is not None:
@@ -191,30 +185,3 @@ class Statistics:
         marks = self._marks.get(series)
         limit_s = 0.0 if marks is None else marks[(*_core.Stats.TIMES, "itl").index(name)]
         return 0.0 if limit_s in self.bounds(name) else limit_s
-
-
-def times_of(leg: Leg, arrived: float, found: Measured) -> tuple[float, ...]:
-    """Seconds for the histograms, but for the request's own duration; -1 = does not apply. A stream
-    that did not come to its end has no end-to-end latency.
-    """
-    if found.ttft_s is None:
-        e2el_s = found.e2el_s if found.end == "completed" else None
-        return -1.0, -1.0, -1.0 if e2el_s is None else e2el_s, -1.0, -1.0, -1.0, -1.0
-    complete = found.end == "completed" and found.e2el_s is not None
-    answer_s = leg.t_answer - arrived if leg.t_answer else -1.0
-    choice_s = choice_tpot_s = choice_e2el_s = -1.0
-    if found.ttft_choice_s is not None:
-        choice_s = found.ttft_choice_s
-        whole_s = leg.t_choices[1] - arrived
-        choice_e2el_s = whole_s if complete else -1.0
-        if found.tokens > 1:
-            choice_tpot_s = (whole_s - choice_s) / (found.tokens - 1)
-    return (
-        found.ttft_s,
-        -1.0 if found.tpot_s is None else found.tpot_s,
-        leg.t_last - arrived if complete else -1.0,
-        answer_s,
-        choice_s,
-        choice_tpot_s,
-        choice_e2el_s,
-    )

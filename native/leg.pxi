@@ -80,14 +80,6 @@ cdef class Leg(Reply):
         return self.meter.last
 
     @property
-    def t_answer(self):
-        return self.meter.answer
-
-    @property
-    def t_choices(self):
-        return (self.meter.choice, max(self.meter.last, self.meter.choice_last)) if self.meter.choice > 0 else (0.0, 0.0)
-
-    @property
     def itl_max(self):
         return self.meter.gap_max
 

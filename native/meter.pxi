@@ -37,6 +37,24 @@ cdef struct Meter:
     uint64_t tenancy      # what stands behind the histogram while it is still ours
 
 
+def stream_times(double arrived, double first, double last, double answer, double choice, double choice_last,
+                 long long tokens, double duration, bint complete):
+    """The times of a stream, s, in the order of `Stats.TIMES`; -1 = does not apply. Moments as a Meter has them.
+    `complete`: it came to its end; without one it has no end to end latency. Definitions: docs/goodput.md."""
+    cdef double ttft = -1, tpot = -1, e2el = -1, ttfo = -1, c_ttft = -1, c_tpot = -1, c_e2el = -1
+    if first > 0:
+        ttft = first - arrived
+        e2el = last - arrived if complete else -1
+        tpot = (last - first) / (tokens - 1) if tokens > 1 else -1
+        ttfo = answer - arrived if answer > 0 else -1
+        if choice > 0:
+            choice_last = max(last, choice_last)
+            c_ttft = choice - arrived
+            c_tpot = (choice_last - choice) / (tokens - 1) if tokens > 1 else -1
+            c_e2el = choice_last - arrived if complete else -1
+    return ttft, tpot, e2el, duration, ttfo, c_ttft, c_tpot, c_e2el
+
+
 cdef void meter_reset(Meter* m) noexcept nogil:
     m.first = m.last = m.answer = m.choice = m.choice_last = m.gap_max = 0
     m.payloads = m.events = 0

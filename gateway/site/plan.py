@@ -28,6 +28,7 @@ from gateway.site.variables import (
     header_lines,
     needs_reply,
 )  # fmt: skip
+from gateway.slo import NO_SLO
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
 if TYPE_CHECKING:
@@ -218,7 +219,8 @@ class Plan:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
             kv = group.conf.kv
-            self.slos[group.name] = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
+            slo = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
+            self.slos[group.name] = NO_SLO if slo == NO_SLO else slo
             stats.mark(series, self.slos[group.name])
             self.reply_plans[group.name] = self._reply_plan(group, series, stats)
 

@@ -180,16 +180,16 @@ def _ttft(ctx: Context) -> str | None:
     return _since_arrival(ctx, leg.t_first) if leg is not None and leg.sse else None
 
 
-def _ttft_choice(ctx: Context) -> str | None:
-    leg = ctx.leg
-    return _since_arrival(ctx, leg.t_choices[0]) if leg is not None and leg.sse else None
+def _time(at: int) -> Getter:
+    """A time of `Leg.times`."""
 
+    def get(ctx: Context) -> str | None:
+        if ctx.leg is None:
+            return None
+        value = ctx.leg.times(ctx.request.t0, 0.0, True)[at]
+        return f"{value:.3f}" if value >= 0 else None
 
-def _e2el(ctx: Context) -> str | None:
-    leg = ctx.leg
-    if leg is None or not leg.relayed:
-        return None
-    return _since_arrival(ctx, leg.t_last if leg.sse else leg.t_end)
+    return get
 
 
 def _itl_max(ctx: Context) -> str | None:
@@ -277,9 +277,9 @@ TABLE: dict[str, Getter] = {
     "stream": lambda c: "1" if c.scan is not None and c.scan.stream else "0",
     "engine": lambda c: c.engine.address if c.engine is not None else None,
     "ttft": _ttft,
-    "ttft_choice": _ttft_choice,
+    "ttft_choice": _time(5),
     "tpot": _tpot,
-    "e2el": _e2el,
+    "e2el": _time(2),
     "end": lambda c: c.end or None,
     "slo": lambda c: c.word or None,
     "slo_broken": lambda c: ",".join(c.broken) or None,

@@ -47,17 +47,17 @@ http {
 """
 SERVER = """
     server {
-        listen 127.0.0.1:%d backlog=4096; server_name %s; keepalive_requests 1000000; %s
+        listen 127.0.0.1:%d backlog=4096; server_name %s; keepalive_requests 1000000; keepalive_timeout 3600s; %s
         location /v1/ { proxy_pass http://%s; proxy_read_timeout 600s; express @EXPRESS@; }
         location = /metrics { metrics; }
     }
 """
 
 
-def configuration(ports: dict[str, int]) -> str:
+def configuration(ports: dict[str, int], log: bool) -> str:
     servers = [
         SERVER % (
-            port, name, "" if name in ("on", "twin") else "access_log off;",
+            port, name, "" if log and name in ("on", "twin") else "access_log off;",
             "opaque" if name == "blind" else "bench",
         )
         for name, port in ports.items()
@@ -85,6 +85,8 @@ async def ask(load: Load, connections: list[Connection], count: int, chunks: int
         connection.ask(load.ask(chunks > 0, chunks or 20, INTERVAL_MS), again)
 
     for connection in connections[:count]:
+        if not connection.open:
+            raise RuntimeError(f"wrong answers: {dict(load.tally.errors)} {load.tally.samples}")
         begin(connection)
     await asyncio.wait_for(over.wait(), GRACE_S * 60)
 
@@ -161,12 +163,14 @@ def engines(stack: ExitStack, *options: str) -> int:
 def run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
     behind = engines(stack), engines(stack, "--opaque")
     ports = {name: proxies.free_port() for name in NAMES}
-    conf = configuration(ports).replace("@EXPRESS@", "off" if args.starlette else "on")
+    conf = configuration(ports, not args.metrics)
+    conf = conf.replace("@EXPRESS@", "off" if args.starlette else "on")
     site = proxies.Site(folder, ports["on"], behind, kvgate_conf=conf)
     proxies.COMMANDS["kvgate_uncounted"] = counted_instructions if args.instructions else gateway
     if args.instructions:
         proxies.START_S = paired.VALGRIND_S
-    running = proxies.start("kvgate_uncounted", site, os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
+    running = proxies.start("kvgate_uncounted", site, cores)
     stack.callback(running.stop)
     measured = uvloop.run(measure(args, ports, running.pids(), folder))
     return summary(measured, paired.Instructions.unit if args.instructions else paired.Cpu.unit)
@@ -183,6 +187,7 @@ def options() -> argparse.Namespace:
     add("--warm", type=int, help="requests to each server before: as in two slices")
     add("--chunks", type=int, default=0, help="of each stream; 0 = answers that are no streams")
     add("--connections", type=int, default=32)
+    add("--metrics", action="store_true", help="metrics alone: nobody writes a log")
     add("--starlette", action="store_true", help="the other lane: `express off`")
     add("--instructions", action="store_true", help="count them, under valgrind")
     args = parser.parse_args()

@@ -14,6 +14,7 @@ from gateway.fleet.ledger import Ledger
 from gateway.load.goodput import Slo
 from gateway.route_metrics import RouteCollector
 from gateway.stats import OUTCOMES, Statistics
+from native.relay import stream_times
 
 ALL = (*metrics.ALL, *route_metrics.ALL)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -27,9 +28,11 @@ def scrape() -> tuple[str, Statistics]:
     slo = Slo(ttft_s=0.45, tpot_s=0.3)
     stats.mark(series, slo)
     leg = Fake(
-        relayed=True, sse=True, status=200, chunks=4, t_first=1.5, t_last=2.5, t_answer=1.75,
-        t_choices=(1.25, 2.75), t_start=1.125, t_end=2.875, prompt_tokens=7,
-        completion_tokens=5, cached_tokens=3,
+        relayed=True, sse=True, t_start=1.125, t_first=1.5, t_last=2.5, t_end=2.875,
+        times=lambda arrived, duration, complete: stream_times(
+            arrived, 1.5, 2.5, 1.75, 1.25, 2.75, 5, duration, complete
+        ),
+        counts=(7, 5, 3, 4),
     )  # fmt: skip
     ctx = Fake(
         request=Fake(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from math import isclose
 from types import SimpleNamespace as Fake
 from typing import Any
@@ -12,20 +13,21 @@ import pytest
 from gateway.context import CLIENT_LEFT
 from gateway.load.goodput import Slo, goodput, misses
 from gateway.load.measure import Asked, measure
-from gateway.slo import CAUSES, ENDS, WORDS, blame, end_of, judge, measured, slo_of
+from gateway.slo import CAUSES, ENDS, NO_SLO, WORDS, Answer, blame, end_of, judge, slo_of
 from gateway.spent import PARTS, Moments, parts
-from gateway.stats import OUTCOMES, times_of
+from gateway.stats import OUTCOMES
 from native._core import Stats
+from native.relay import stream_times
+
+# A stream of five tokens in three events, a role before and a finish after them: what its meter
+# has, and what is made of it. In the order of Stats.TIMES.
+METER = {"first": 11.0, "last": 13.0, "answer": 12.0, "choice": 10.5, "choice_last": 13.5}
+NONE = -1.0
 
 
-def leg(**over: Any) -> Any:
-    """A stream of five tokens in three events, a role before and a usage after them."""
-    plain: dict[str, Any] = {
-        "relayed": True, "sse": True, "status": 200, "chunks": 3, "completion_tokens": 5,
-        "t_start": 10.25, "t_choices": (10.5, 13.5), "t_first": 11.0, "t_answer": 12.0,
-        "t_last": 13.0, "t_end": 14.0,
-    }  # fmt: skip
-    return Fake(**{**plain, **over})
+def times(tokens: int = 5, complete: bool = True, **meter: float) -> dict[str, float]:
+    made = stream_times(10.0, **{**METER, **meter}, tokens=tokens, duration=9.0, complete=complete)
+    return dict(zip(Stats.TIMES, made, strict=True))
 
 
 def test_closed_sets_fit_their_cells() -> None:
@@ -50,63 +52,49 @@ def test_every_request_ends_in_one_way(status: int, termination: str, end: str) 
 
 
 def test_a_stream_is_measured_from_its_arrival() -> None:
-    found = measured(leg(), 10.0, "completed")
-    assert found is not None
-    assert (found.ttft_s, found.ttft_choice_s, found.tpot_s, found.e2el_s) == (1.0, 0.5, 0.5, 3.0)
-    assert (found.tokens, found.counted) == (5, False)
-    times = dict(zip(Stats.TIMES, (*times_of(leg(), 10.0, found)[:3], 9.0), strict=False))
-    assert times == {"ttft": 1.0, "tpot": 0.5, "e2el": 3.0, "duration": 9.0}
-    # To the first answer; as vllm bench has them: TTFT, TPOT and E2EL.
-    assert times_of(leg(), 10.0, found)[3:] == (2.0, 0.5, 0.75, 3.5)
+    assert times() == {
+        "ttft": 1.0, "tpot": 0.5, "e2el": 3.0, "duration": 9.0, "ttfo": 2.0,
+        "choice_ttft": 0.5, "choice_tpot": 0.75, "choice_e2el": 3.5,
+    }  # fmt: skip
 
 
-def test_one_token_has_no_tpot_and_one_chunk_of_several_has_none_to_wait_for() -> None:
-    one = measured(leg(completion_tokens=1, chunks=1, t_last=11.0), 10.0, "completed")
-    several = measured(leg(completion_tokens=4, chunks=1, t_last=11.0), 10.0, "completed")
-    assert one is not None and several is not None
-    assert (one.tpot_s, several.tpot_s) == (None, 0.0)
-    assert misses(one, Slo(tpot_s=0.001)) == ()
+def test_one_token_has_no_tpot_and_one_chunk_of_several_none_to_wait_for() -> None:
+    one = times(tokens=1, last=11.0)
+    assert (one["tpot"], one["choice_tpot"], one["e2el"]) == (NONE, NONE, 1.0)
+    assert times(tokens=4, last=11.0)["tpot"] == 0.0
+    answer = Answer("completed", tuple(one.values()))
+    assert misses(answer, Slo(tpot_s=0.001)) == ()  # type: ignore[arg-type]
 
 
-def test_events_stand_for_tokens_where_the_engine_counted_none() -> None:
-    found = measured(leg(completion_tokens=-1), 10.0, "completed")
-    assert found is not None and (found.tokens, found.counted, found.tpot_s) == (3, True, 1.0)
-
-
-def test_what_did_not_end_has_no_end_to_end_latency_and_what_is_no_stream_no_first_token() -> None:
-    cut = measured(leg(), 10.0, "failed")
-    assert cut is not None
-    assert times_of(leg(), 10.0, cut) == (1.0, 0.5, -1.0, 2.0, 0.5, 0.75, -1.0)
-    whole = leg(sse=False)
-    found = measured(whole, 10.0, "completed")
-    assert found is not None and (found.ttft_s, found.e2el_s) == (None, 4.0)
-    assert times_of(whole, 10.0, found) == (-1.0, -1.0, 4.0, -1.0, -1.0, -1.0, -1.0)
-    for none in (None, leg(relayed=False), leg(status=400)):
-        assert measured(none, 10.0, "failed") is None
-    silent = leg(t_first=0.0, t_last=0.0, t_answer=0.0, chunks=0)
-    found = measured(silent, 10.0, "completed")
-    assert found is not None and set(times_of(silent, 10.0, found)) == {-1.0}
+def test_what_does_not_apply_is_not_there() -> None:
+    cut = times(complete=False)
+    assert (cut["ttft"], cut["tpot"], cut["e2el"], cut["choice_e2el"]) == (1.0, 0.5, NONE, NONE)
+    silent = times(first=0.0, last=0.0, answer=0.0)
+    assert {name for name, value in silent.items() if value != NONE} == {"duration"}
+    other = times(choice=-1.0, choice_last=0.0)  # a stream without choices
+    assert {name for name, value in other.items() if value == NONE} == {
+        "choice_ttft", "choice_tpot", "choice_e2el",
+    }  # fmt: skip
+    assert times(answer=0.0)["ttfo"] == NONE  # it was reasoning, all of it
+    assert times(choice_last=0.0)["choice_e2el"] == 3.0
 
 
 def test_definitions_are_those_of_the_load_generator() -> None:
     rnd = random.Random(5)
     for _ in range(300):
-        due = rnd.uniform(0, 5)
+        due = rnd.uniform(1, 5)
         chunks = sorted(due + rnd.expovariate(1) for _ in range(rnd.randint(0, 6)))
         choice = min([*chunks, due + rnd.random()])
         tokens = rnd.choice([-1, 0, 1, 2, 30])
         asked = measure(Asked(due, chunks, "completed", tokens, choice))
         first, last = (chunks[0], chunks[-1]) if chunks else (0.0, 0.0)
-        made = leg(
-            t_first=first, t_last=last, t_choices=(choice, last), chunks=len(chunks),
-            completion_tokens=tokens,
-        )  # fmt: skip
-        found = measured(made, due, "completed")
-        assert found is not None
-        for name in ("ttft_s", "ttft_choice_s", "tpot_s", "e2el_s"):
-            one, other = getattr(found, name), getattr(asked, name)
+        counted = len(chunks) if tokens < 0 else tokens
+        made = stream_times(due, first, last, first, choice, last, counted, 0.0, True)
+        answer = Answer("completed", made)
+        for name in ("ttft_s", "tpot_s", "e2el_s"):
+            one, other = getattr(answer, name), getattr(asked, name)
             assert one == other or isclose(one, other, abs_tol=1e-9), name
-        assert (found.tokens, found.counted) == (asked.tokens, asked.counted)
+        assert not chunks or isclose(made[5], asked.ttft_choice_s or 0.0, abs_tol=1e-9)
 
 
 def test_parts_follow_one_another_and_add_up() -> None:
@@ -143,11 +131,15 @@ def test_the_longest_part_of_what_was_missed_by_most_is_the_cause(
     slo: Slo, spent: tuple[float, ...], cause: str
 ) -> None:
     first = sum(spent[: PARTS.index("decode")])
-    asked = Asked(0.0, (first, first + 0.5, first + 1.0), tokens=3)
-    found = measure(asked)
-    broken = misses(found, slo)
+    found = Answer("completed", (first, 0.5, first + 1.0))
+    broken = misses(found, slo)  # type: ignore[arg-type]
     assert broken
     assert blame(found, slo, broken, spent) == cause  # type: ignore[arg-type]
+
+
+def leg(**over: Any) -> Any:
+    plain = {"sse": True, "t_start": 10.25, "t_first": 11.0, "t_last": 13.0, "t_end": 14.0}
+    return Fake(**{**plain, **over})
 
 
 def ctx(**over: Any) -> Any:
@@ -160,9 +152,9 @@ def ctx(**over: Any) -> Any:
     return Fake(**{**plain, **over})
 
 
-def word(**over: Any) -> tuple[str, tuple[str, ...]]:
+def word(seen: Sequence[float] = (1.0, 0.5, 3.0), **over: Any) -> tuple[str, tuple[str, ...]]:
     made = ctx(**over)
-    judge(made, measured(made.leg, 10.0, made.end))
+    judge(made, seen)
     return made.word, made.broken
 
 
@@ -171,21 +163,23 @@ def test_good_is_who_completed_and_kept_every_slo() -> None:
     assert word(policy={"ttft-slo": 0.9}) == ("prefill", ("ttft",))
     assert word(policy={"tpot-slo": 0.4}) == ("decode", ("tpot",))
     assert word(policy={"ttft-slo": 0.9, "tpot-slo": 0.1}) == ("decode", ("ttft", "tpot"))
-    assert word(plan=Fake(kind="proxy", slos={"up": Slo()})) == ("good", ())
+    assert word(plan=Fake(kind="proxy", slos={"up": NO_SLO})) == ("good", ())
     for end in ("refused", "limited", "overloaded", "failed"):
         assert word(end=end) == ("error", ())
         assert word(end=end, leg=None, group=None) == ("error", ())
 
 
 def test_an_answer_without_output_broke_what_wanted_some() -> None:
-    silent = leg(t_first=0.0, t_last=0.0, t_answer=0.0, chunks=0)
-    assert word(leg=silent) == ("error", ("ttft", "e2el"))
+    silent = leg(t_first=0.0, t_last=0.0)
+    assert word((NONE, NONE, NONE), leg=silent) == ("error", ("ttft", "e2el"))
 
 
 def test_an_answer_that_is_no_stream_has_to_keep_its_end() -> None:
-    late = leg(sse=False, t_end=19.5)
-    assert word(leg=leg(sse=False)) == ("good", ())
-    assert word(leg=late) == ("prefill", ("e2el",))
+    whole, wishes = leg(sse=False), {"ttft-slo": 0.001}
+    assert word((NONE, NONE, 4.0), leg=whole, policy=wishes) == ("good", ())
+    assert word((NONE, NONE, 9.5), leg=whole) == ("prefill", ("e2el",))
+    none = Fake(kind="proxy", slos={"up": Slo(ttft_s=0.001)})
+    assert word((NONE, NONE, 9.5), leg=whole, plan=none) == ("good", ())
 
 
 def test_some_requests_count_nowhere() -> None:
@@ -198,9 +192,10 @@ def test_some_requests_count_nowhere() -> None:
 
 def test_a_policy_header_takes_the_place_of_one_slo() -> None:
     own = Slo(2.0, 0.05, 30.0)
-    assert slo_of(own, {}) is own and slo_of(own, {"session": "a"}) is own
-    assert slo_of(own, {"ttft-slo": 1.0}) == Slo(1.0, 0.05, 30.0)
-    assert slo_of(own, {"tpot-slo": 0.1}) == Slo(2.0, 0.1, 30.0)
+    assert slo_of(own, {}, True) is own and slo_of(own, {"session": "a"}, True) is own
+    assert slo_of(own, {"ttft-slo": 1.0}, True) == Slo(1.0, 0.05, 30.0)
+    assert slo_of(own, {"tpot-slo": 0.1}, True) == Slo(2.0, 0.1, 30.0)
+    assert slo_of(own, {"tpot-slo": 0.1}, False) == Slo(e2el_s=30.0)
 
 
 def test_counts_are_those_of_goodput_over_the_same_requests() -> None:
@@ -210,17 +205,16 @@ def test_counts_are_those_of_goodput_over_the_same_requests() -> None:
     words, all_measured = [], []
     for _ in range(400):
         end = rnd.choice(["completed"] * 8 + ["failed", "cancelled"])
-        first = 10 + rnd.uniform(0, 2)
-        last = first + rnd.uniform(0, 2)
+        chunks = (10 + rnd.uniform(0, 2), 12 + rnd.uniform(0, 2))
         made = ctx(
-            leg=leg(t_first=first, t_last=last), end=end, plan=Fake(kind="proxy", slos={"up": slo})
-        )
-        found = measured(made.leg, 10.0, end)
-        assert found is not None
-        judge(made, found)
+            leg=leg(t_first=chunks[0], t_last=chunks[1]), end=end,
+            plan=Fake(kind="proxy", slos={"up": slo}),
+        )  # fmt: skip
+        found = measure(Asked(10.0, chunks, end, 9))  # type: ignore[arg-type]
+        judge(made, stream_times(10.0, *chunks, 0, 0, 0, 9, 0, end == "completed"))
         words.append(made.word)
         all_measured.append(found)
     total = goodput(all_measured, slo, 10.0)
-    assert words.count("good") == total.good
+    assert words.count("good") == total.good > 0
     assert sum(bool(one) for one in words) == total.counted
-    assert words.count("error") == total.missed["error"]
+    assert words.count("error") == total.missed["error"] > 0
