@@ -100,14 +100,17 @@ def blame(found: Answer, slo: Slo, broken: tuple[str, ...], spent: Parts) -> str
 
 def judge(ctx: Context, times: Sequence[float]) -> None:
     """Writes `broken` and `word` of a request whose `end` is known. `times`: as Leg.times."""
-    if ctx.end == "cancelled" or ctx.request.method != b"POST" or ctx.plan.kind != "proxy":
+    request, leg, proxied = ctx.request, ctx.leg, ctx.plan.kind == "proxy"
+    if ctx.end == "cancelled" or request.method != b"POST" or not (proxied or ctx.turned):
         return
-    if not ctx.path.endswith(GENERATES):
+    paged = ctx.sent is not request.target  # an error page has a path of its own
+    if not (request.path if paged else ctx.path).endswith(GENERATES):
         return
-    leg = ctx.leg
-    if ctx.end != "completed" or leg is None or ctx.group is None:
+    answered = proxied and not paged and leg is not None and leg.relayed
+    if ctx.end != "completed" or not answered or ctx.group is None:
         ctx.word = "error"
         return
+    assert leg is not None
     slo = slo_of(ctx.plan.slos[ctx.group.name], ctx.policy, leg.sse)
     if slo is NO_SLO:
         ctx.word = "good"

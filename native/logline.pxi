@@ -157,6 +157,8 @@ cdef class LogLine:
                     code = V_MAP
                 elif native and name.startswith("http_"):
                     code, value = V_HEADER, name[5:].lower().replace("_", "-").encode()
+                elif native and name == "client_request_id":
+                    code, value = V_HEADER, b"x-request-id"
             else:
                 code = -1
             self.codes.append(code)

@@ -47,7 +47,8 @@ http {
 """
 SERVER = """
     server {
-        listen 127.0.0.1:%d backlog=4096; server_name %s; keepalive_requests 1000000; keepalive_timeout 3600s; %s
+        listen 127.0.0.1:%d backlog=4096; server_name %s; %s
+        keepalive_requests 1000000; keepalive_timeout 3600s;
         location /v1/ { proxy_pass http://%s; proxy_read_timeout 600s; express @EXPRESS@; }
         location = /metrics { metrics; }
     }

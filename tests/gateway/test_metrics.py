@@ -36,9 +36,11 @@ def scrape() -> tuple[str, Statistics]:
     )  # fmt: skip
     ctx = Fake(
         request=Fake(
-            method=b"POST", t_head=0.5, t0=1.0, body=b"{}", head_bytes=98, content_length=2
+            method=b"POST", t_head=0.5, t0=1.0, body=b"{}", head_bytes=98, content_length=2,
+            target=b"/t", path=b"",
         ),
-        leg=leg, status=200, path=b"/v1/chat/completions", policy={}, end="", word="", broken=(),
+        leg=leg, status=200, sent=b"/t", turned=False,
+        path=b"/v1/chat/completions", policy={}, end="", word="", broken=(),
         plan=Fake(series={"up": series}, kind="proxy", slos={"up": slo}), group=Fake(name="up"),
         termination="--", lane="express", t_end=3.0, bytes_sent=500, error=None, stripped=2,
         kv=None, two=None,
@@ -112,9 +114,11 @@ def test_every_termination_code_can_be_counted() -> None:
     for code in OUTCOMES:
         ctx = Fake(
             request=Fake(
-                method=b"POST", t_head=1.0, t0=1.0, body=None, head_bytes=0, content_length=-1
+                method=b"POST", t_head=1.0, t0=1.0, body=None, head_bytes=0, content_length=-1,
+                target=b"/t", path=b"/",
             ),
-            leg=None, status=499, word="", broken=(), path=b"/", policy={},
+            leg=None, status=499, sent=b"/t", turned=False,
+            word="", broken=(), path=b"/", policy={},
             plan=Fake(series={"": series}, kind="proxy"),
             group=None, termination=code, lane="starlette", t_end=1.0,
             bytes_sent=0, error=None, stripped=0,

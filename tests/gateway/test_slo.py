@@ -138,14 +138,23 @@ def test_the_longest_part_of_what_was_missed_by_most_is_the_cause(
 
 
 def leg(**over: Any) -> Any:
-    plain = {"sse": True, "t_start": 10.25, "t_first": 11.0, "t_last": 13.0, "t_end": 14.0}
+    plain = {
+        "relayed": True, "sse": True, "t_start": 10.25, "t_first": 11.0, "t_last": 13.0,
+        "t_end": 14.0,
+    }  # fmt: skip
+    return Fake(**{**plain, **over})
+
+
+def request(**over: Any) -> Any:
+    plain = {"method": b"POST", "t0": 10.0, "target": b"/t", "path": b"/v1/chat/completions"}
     return Fake(**{**plain, **over})
 
 
 def ctx(**over: Any) -> Any:
     plan = Fake(kind="proxy", slos={"up": Slo(ttft_s=1.5, tpot_s=0.6, e2el_s=9.0)})
     plain: dict[str, Any] = {
-        "request": Fake(method=b"POST", t0=10.0), "plan": plan, "path": b"/v1/chat/completions",
+        "request": request(), "plan": plan, "path": b"/v1/chat/completions", "sent": b"/t",
+        "turned": False,
         "group": Fake(name="up"), "policy": {}, "leg": leg(), "kv": None, "two": None,
         "end": "completed", "word": "", "broken": (),
     }  # fmt: skip
@@ -184,10 +193,18 @@ def test_an_answer_that_is_no_stream_has_to_keep_its_end() -> None:
 
 def test_some_requests_count_nowhere() -> None:
     assert word(end="cancelled") == ("", ())
-    assert word(request=Fake(method=b"GET", t0=10.0)) == ("", ())
+    assert word(request=request(method=b"GET")) == ("", ())
     assert word(path=b"/v1/embeddings") == ("", ())
     assert word(plan=Fake(kind="return", slos={})) == ("", ())
     assert word(path=b"/llm/v1/messages") == ("good", ())
+
+
+def test_an_error_page_is_no_answer() -> None:
+    given = Fake(kind="return", slos={})
+    assert word(turned=True, plan=given, group=None, leg=leg(relayed=False)) == ("error", ())
+    assert word(turned=True, leg=leg(relayed=False)) == ("error", ())  # sent elsewhere: 302
+    assert word(turned=True, sent=b"/50x.html", path=b"/50x.html", leg=None) == ("error", ())
+    assert word(turned=True) == ("good", ())  # another location's engine answered
 
 
 def test_a_policy_header_takes_the_place_of_one_slo() -> None:
