@@ -60,7 +60,7 @@ function missed(f) {
   const causes = Object.keys(f).filter((name) => name.startsWith("missed_") && f[name] > 0);
   if (!causes.length) return f.attainment === null ? "nothing to count" : "all kept the SLO";
   const worst = causes.reduce((a, b) => (f[b] > f[a] ? b : a));
-  return `${share(f.attainment)} kept the SLO; missed most by ${worst.slice(7, -6).replace("_", " ")}`;
+  return `${share(f.attainment)} good; most missed: ${worst.slice(7, -6).replace("_", " ")}`;
 }
 
 function tiles(upstream) {
