@@ -22,6 +22,7 @@ from gateway.spent import PARTS, moments, parts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gateway.conf.model_kv import KvSettings
     from gateway.context import Context
     from gateway.spent import Parts
 
@@ -66,6 +67,12 @@ class Answer:
         self.ttft_s = ttft_s if ttft_s >= 0 else None
         self.tpot_s = tpot_s if tpot_s >= 0 else None
         self.e2el_s = e2el_s if e2el_s >= 0 else None
+
+
+def set_for(kv: KvSettings) -> Slo:
+    """What an upstream's `slo` says; the same NO_SLO wherever it says nothing."""
+    slo = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
+    return NO_SLO if slo == NO_SLO else slo
 
 
 def slo_of(own: Slo, wishes: Mapping[str, str | float], stream: bool) -> Slo:

@@ -27,7 +27,7 @@ RETRY_REASONS = (
     "first_byte_timeout", "bad_reply", "status",
 )  # fmt: skip
 # What each worker says of itself, once a second.
-SAID_COUNTS = ["log_dropped"]
+SAID_COUNTS = ["log_dropped", "record_dropped"]
 SAID_GAUGES = ("active", "responses", "connections", "dashboards")
 NO_TOKENS = (-1, -1, -1, -1)
 _OUTCOME = {code: at for at, code in enumerate(OUTCOMES)}

@@ -37,8 +37,8 @@ RANKS = (
     ("refusals", "kv.sequence"),
     ("errors",),
     ("logs", "fleet.marks", "fleet.ledger", "process.channel", "kv.feed"),
-    ("disagg.pairs",),
-    ("kv.events",),
+    ("disagg.pairs", "trace_log"),
+    ("kv.events", "kv.stores", "kv.shown"),
     (
         "kv.routed", "context", "site.values", "kv.values", "site.sites", "retry", "relay_faults",
         "stats", "slo", "spent", "kv.counts", "kv.event_counts", "disagg.counts", "fleet.responses",
@@ -83,9 +83,10 @@ RANKS = (
     ("process.monitor", "process.children"),
     ("process.master",),
     ("cli.signals", "cli.companion", "cli.amounts"),
-    ("cli.admin_client",),
+    ("cli.admin_client", "cli.load_options"),
+    ("cli.live",),
     ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.calibrate", "cli.plan_size",
-     "cli.plan_fit", "cli.workload"),
+     "cli.plan_fit", "cli.workload", "cli.load"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),
 )  # fmt: skip
 

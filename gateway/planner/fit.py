@@ -33,7 +33,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What engines are made of. `kv_tokens` 0: the profile's; `speed`: of the trace's arrivals."""
+    """What engines are made of. `kv_tokens` 0: the profile's; `speed`: of the trace's arrivals;
+    `constants`: of step times, in place of the profile's."""
 
     profile: str = "h100-70b-tp4"
     gpus: int = 4
@@ -41,9 +42,10 @@ class Means:
     link_gb_s: float = 12.5
     speed: float = 1.0
     seed: int = 0
+    constants: tuple[tuple[str, float], ...] = ()
 
     def fit(self, chunk_tokens: int) -> Fit:
-        return Fit(self.profile, None, chunk_tokens)
+        return Fit(self.profile, list(self.constants), chunk_tokens)
 
     def memory(self) -> int:
         return self.kv_tokens or self.fit(0).kv_tokens
@@ -107,6 +109,7 @@ class Planner:
             profile=means.profile,
             kv_tokens=means.kv_tokens,
             chunk_tokens=layout.chunk_tokens,
+            constants=means.constants,
             speed=means.speed,
             ttft_s=self.goal.ttft_s,
             tpot_s=self.goal.tpot_s,
@@ -140,6 +143,10 @@ class Planner:
             )
         )
         return found[:KEPT]
+
+    def option(self, layout: Layout, means: Means) -> Option:
+        """A layout that is there, replayed."""
+        return Option(layout, self.predict(layout, means), self.replay(layout, means))
 
     def needed(self, most: int, means: Means) -> tuple[int, Option] | None:
         """The fewest engines that reach the target, and their layout; None: more than `most`."""

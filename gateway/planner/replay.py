@@ -21,8 +21,9 @@ SHARES = [0.5, 0.9, 0.99]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`kv_tokens`, `chunk_tokens` 0: the profile's. `ttft_s`, `tpot_s` 0: no SLO; `ask`: kvgate is
-    told of them. `delay_s`, `loss`: of KV events, for kvgate alone; the others look into engines.
+    """`kv_tokens`, `chunk_tokens` 0: the profile's; `constants` of step times in place of its own.
+    `ttft_s`, `tpot_s` 0: no SLO; `ask`: kvgate is told of them. `delay_s`, `loss`: of KV events,
+    for kvgate alone; the others look into engines.
     """
 
     engines: int = 8
@@ -37,10 +38,11 @@ class Setup:
     gateways: int = 1
     delay_s: float = 0.0
     loss: float = 0.0
+    constants: tuple[tuple[str, float], ...] = ()
 
     def fit(self) -> Fit:
         """Raises ValueError for a profile there is not."""
-        return Fit(self.profile, None, self.chunk_tokens)
+        return Fit(self.profile, list(self.constants), self.chunk_tokens)
 
 
 @dataclass(frozen=True, slots=True)

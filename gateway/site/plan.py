@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.conf.model import Config, ErrorPage, Location, Proxy, Return, Server, Template
+from gateway.conf.model import (
+    Config,
+    ErrorPage,
+    Location,
+    Proxy,
+    Recording,
+    Return,
+    Server,
+    Template,
+)
 from gateway.fleet.catalog import Catalog
 from gateway.load.goodput import Slo
 from gateway.retry import Rules
@@ -28,7 +37,8 @@ from gateway.site.variables import (
     header_lines,
     needs_reply,
 )  # fmt: skip
-from gateway.slo import NO_SLO
+from gateway.slo import set_for
+from gateway.trace_log import Keyed, TraceLog, TraceSink
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
 if TYPE_CHECKING:
@@ -112,6 +122,7 @@ class Plan:
         "slos",
         "target",
         "tls",
+        "trace",
         "trust",
         "uri",
     )
@@ -149,6 +160,7 @@ class Plan:
         self.path_open = location.engine_admin
         self.receipt = location.expose_receipt
         self.logs: tuple[tuple[LogLine, Sink, Callable[[Context], str] | None], ...] = ()
+        self.trace: TraceLog | None = None
         lines = [(h.name, h.value, h.always) for h in location.add_headers]
         self.added_always = header_lines([line[:2] for line in lines if line[2]], maps)
         self.added = header_lines([line[:2] for line in lines], maps)
@@ -183,8 +195,9 @@ class Plan:
         self.request_plan = RequestPlan(self.drop)
 
     def open_logs(self, writer: Writer) -> None:
-        """Opens the access logs. Raises OSError."""
+        """Opens the access logs and the recording. Raises OSError."""
         maps = self._around.maps
+        self.trace = trace_log(self.location.recording, writer, maps)
         self.logs = tuple(
             (
                 compile_log(log.format.template, log.format.escape, maps=maps),
@@ -218,10 +231,8 @@ class Plan:
         for group in catalog.groups:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
-            kv = group.conf.kv
-            slo = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
-            self.slos[group.name] = NO_SLO if slo == NO_SLO else slo
-            stats.mark(series, self.slos[group.name])
+            self.slos[group.name] = slo = set_for(group.conf.kv)
+            stats.mark(series, slo)
             self.reply_plans[group.name] = self._reply_plan(group, series, stats)
 
     def names(self, ctx: Context) -> Catalog:
@@ -270,6 +281,16 @@ def labels(server: Server, location: Location) -> tuple[str, str]:
     if not name and server.listens:
         name = server.listens[0].address
     return name, f"{location.modifier} {location.pattern}".strip()
+
+
+def trace_log(conf: Recording | None, writer: Writer, maps: Maps) -> TraceLog | None:
+    """Raises OSError."""
+    if conf is None:
+        return None
+    sink = writer.of(conf.path, TraceSink)
+    sink.begin(conf.block)
+    who = compile_text(conf.client, maps), compile_text(conf.session, maps)
+    return TraceLog(sink, Keyed(conf.secret), conf.block, who)
 
 
 def _kind(location: Location) -> str:
