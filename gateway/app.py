@@ -205,7 +205,7 @@ def build(
     metrics = registry(
         KvgateCollector(stats, table, pulse.say),
         KvCollector(memory.kv, tokens),
-        DisaggCollector(memory.disagg),
+        DisaggCollector(memory.disagg, table),
         EventCollector(memory.events, caches, table),
     )
 
