@@ -59,7 +59,7 @@ else
 	$(BIN)/python -m pytest tests/e2e/disagg -m "not long"
 endif
 
-e2e-long: venv  ## prefill and decode engines killed, stopped, left and too late; push mode: half an hour
+e2e-long: venv  ## prefill and decode engines killed, stopped, left and too late; push; roles: half an hour
 	@tests/e2e/env.sh all > /dev/null
 	$(BIN)/python -m pytest tests/e2e/disagg -m long
 

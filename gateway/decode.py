@@ -34,10 +34,10 @@ def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
     return leg
 
 
-def handed_over(ctx: Context, leg: Leg, handed: Handed) -> None:
-    """Makes it a leg whose prompt has been computed elsewhere."""
+def handed_over(ctx: Context, leg: Leg, handed: Handed, name: bytes = b"") -> None:
+    """Makes it a leg whose prompt has been computed elsewhere. `name`: as for `prefill.build`."""
     assert ctx.body is not None and ctx.scan is not None
-    leg.body = handoff.decode_body(ctx.body, ctx.scan.insert_at, handed.raw)
+    leg.body = handoff.decode_body(ctx.body, ctx.scan.insert_at, handed.raw, name)
     leg.hear_first = True
     if handed.cached_tokens >= 0 or handed.created_tokens > 0:
         counts = handed.cached_tokens, handed.created_tokens

@@ -14,8 +14,9 @@ import queue
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Container
-from typing import TextIO
+from typing import Protocol, TextIO, TypeVar, cast
 
 from gateway.detached import Detached
 from gateway.log_lines import LEVELS, OneLine
@@ -28,6 +29,7 @@ PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped 
 _STDERR = ("", "stderr")
 
 log = logging.getLogger("kvgate")
+AnySink = TypeVar("AnySink", bound="Sink")
 
 
 def _stderr() -> TextIO:
@@ -82,9 +84,18 @@ def check_log(path: str) -> None:
         os.close(fd)
 
 
+class Later(Protocol):
+    """Lines that the writer's thread makes. `len`: bytes that they hold until then, about."""
+
+    def __len__(self) -> int: ...
+
+    def render(self) -> bytes: ...
+
+
 class Sink:
     """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
 
+    name = "access log"
     __slots__ = (
         "__weakref__", "_timer", "_writer", "buffer", "dropped", "fd", "flush_bytes", "flush_s",
         "handed", "path", "written",
@@ -93,7 +104,7 @@ class Sink:
     def __init__(self, path: str, writer: Writer) -> None:
         """`path`: a file, "stdout" or "stderr". Raises OSError where it cannot be opened."""
         self.path = path
-        self.fd = _open(path)  # -1: no configuration names it any more
+        self.fd = self.open()  # -1: no configuration names it any more
         self.dropped = 0  # lines
         self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
         self.written = 0  # and only the thread here
@@ -103,9 +114,13 @@ class Sink:
         self._timer: asyncio.TimerHandle | None = None
         self._writer = writer
 
+    def open(self) -> int:
+        """Raises OSError."""
+        return _open(self.path)
+
     def filled(self) -> None:
         """To be called after a line was written to `buffer`."""
-        if self.buffer.size >= self.flush_bytes:
+        if self.size >= self.flush_bytes:
             self.flush()
         elif self._timer is None and self.flush_s:
             self._timer = asyncio.get_running_loop().call_later(self.flush_s, self.flush)
@@ -115,14 +130,22 @@ class Sink:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines = self.buffer.lines
+        lines, data = self.take()
         if not lines:
             return
-        data = self.buffer.take()
         if self.handed - self.written > PENDING_BYTES_MAX:
             self.dropped += lines
             return
         self._writer.put(self, data)
+
+    @property
+    def size(self) -> int:
+        """Bytes that were collected."""
+        return self.buffer.size
+
+    def take(self) -> tuple[int, bytes | Later]:
+        """What was collected, and how many lines it is."""
+        return self.buffer.lines, self.buffer.take()
 
 
 def _open(path: str) -> int:
@@ -139,26 +162,31 @@ class Writer:
     """The thread that writes access logs. Its queue is bounded by PENDING_BYTES_MAX per sink."""
 
     def __init__(self) -> None:
-        self.sinks: dict[str, Sink] = {}
+        self.sinks: dict[tuple[type[Sink], str], Sink] = {}
         self.errors = 0  # failed writes
         # b"": open it again; None: close it
-        self._queue: queue.SimpleQueue[tuple[Sink | None, bytes | None]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sink | None, bytes | Later | None]]
+        self._queue = queue.SimpleQueue()
         self._former: weakref.WeakSet[Sink] = weakref.WeakSet()
-        self._dropped = 0  # lines, of former sinks
+        self._dropped: Counter[type[Sink]] = Counter()  # lines, of former sinks
         self._thread: threading.Thread | None = None
 
     def sink(self, path: str, buffer: int = 0, flush_s: float = 0.0) -> Sink:
-        """The sink for a path; the same path is the same sink, over reloads too. `buffer`: bytes to
-        keep at most, for `flush_s` at most (0 = until it is full); 0 = as usual. Raises OSError.
+        """The access log at a path. `buffer`: bytes to keep at most, for `flush_s` at most (0 =
+        until it is full); 0 = as usual. Raises OSError.
         """
-        if path not in self.sinks:
-            self.sinks[path] = Sink(path, self)
-        sink = self.sinks[path]
+        sink = self.of(path, Sink)
         sink.flush_bytes = buffer or FLUSH_BYTES
         sink.flush_s = flush_s if buffer or flush_s else FLUSH_S
         return sink
 
-    def put(self, sink: Sink, data: bytes) -> None:
+    def of(self, path: str, kind: type[AnySink]) -> AnySink:
+        """The same path is the same sink of a kind, over reloads too. Raises OSError."""
+        if (kind, path) not in self.sinks:
+            self.sinks[kind, path] = kind(path, self)
+        return cast(AnySink, self.sinks[kind, path])
+
+    def put(self, sink: Sink, data: bytes | Later) -> None:
         self._begin()
         sink.handed += len(data)
         self._queue.put((sink, data))
@@ -170,12 +198,12 @@ class Writer:
 
     def keep(self, wanted: Container[Sink]) -> None:
         """Closes the files of all others. Requests that still log there open them for each line."""
-        for path, sink in list(self.sinks.items()):
+        for key, sink in list(self.sinks.items()):
             if sink not in wanted:
-                del self.sinks[path]
+                del self.sinks[key]
                 sink.flush()
                 self._former.add(sink)
-                self._dropped += sink.dropped
+                self._dropped[key[0]] += sink.dropped
                 self._begin()
                 self._queue.put((sink, None))
 
@@ -202,23 +230,25 @@ class Writer:
                 os.close(sink.fd)
         self.sinks.clear()
 
-    @property
-    def dropped(self) -> int:
-        return self._dropped + sum(sink.dropped for sink in self.sinks.values())
+    def dropped(self, kind: type[Sink]) -> int:
+        """Lines of all sinks of a kind, former ones too."""
+        now = sum(sink.dropped for (of, _), sink in self.sinks.items() if of is kind)
+        return self._dropped[kind] + now
 
     def _run(self) -> None:
         while True:
-            sink, data = self._queue.get()
+            sink, found = self._queue.get()
             if sink is None:
                 return
+            data = found if isinstance(found, bytes | None) else found.render()
             try:
                 self._serve(sink, data)
             except OSError as error:
                 self.errors += 1
                 sink.dropped += data.count(b"\n") if data else 0
                 if self.errors == 1:
-                    log.error("access log `%s` cannot be written: %s", sink.path, error)
-            sink.written += len(data or b"")
+                    log.error("%s `%s` cannot be written: %s", sink.name, sink.path, error)
+            sink.written += len(found or b"")
 
     @staticmethod
     def _serve(sink: Sink, data: bytes | None) -> None:
@@ -228,7 +258,7 @@ class Writer:
             if fd > 2:
                 os.close(fd)
         elif sink.fd < 0:
-            fd = _open(sink.path)
+            fd = sink.open()
             try:
                 _write_all(fd, data)
             finally:
@@ -237,7 +267,7 @@ class Writer:
         elif data:
             _write_all(sink.fd, data)
         else:
-            fresh = _open(sink.path)
+            fresh = sink.open()
             os.close(sink.fd)
             sink.fd = fresh
 

@@ -126,6 +126,12 @@ LOG_DROPPED = Declared(
     (),
     "access-log lines that could not be written in time",
 )
+RECORD_DROPPED = Declared(
+    "kvgate_record_dropped_total",
+    "counter",
+    (),
+    "requests that could not be recorded in time",
+)
 RESPONSES = Declared(
     "kvgate_responses_known", "gauge", (), "stored responses whose engine is known"
 )
@@ -215,6 +221,7 @@ class KvgateCollector(Collector):
         add(made, STRIPPED, (), self._stats.count("stripped"))
         add(made, ACTIVE, (), self._stats.count("active"))
         add(made, LOG_DROPPED, (), self._stats.count("log_dropped"))
+        add(made, RECORD_DROPPED, (), self._stats.count("record_dropped"))
         add(made, RESPONSES, (), self._stats.count("responses"))
         add(made, DASHBOARDS, (), self._stats.count("dashboards"))
         add(made, INFO, (__version__,), 1)

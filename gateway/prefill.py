@@ -63,10 +63,11 @@ def _why_one(ctx: Context, block: int) -> str:
     return "short" if kv.prompt.tokens < block else ""
 
 
-def build(ctx: Context, engine: Engine, leg_id: str, owner: object) -> Leg:
-    """A leg to `engine` whose reply is kept, not started. It outlives its client."""
+def build(ctx: Context, engine: Engine, leg_id: str, owner: object, name: bytes = b"") -> Leg:
+    """A leg to `engine` whose reply is kept, not started. It outlives its client. `name`: a member
+    for the bodies of both legs."""
     assert ctx.kv is not None and ctx.body is not None
     leg = dress(ctx, engine, leg_id, owner, Nobody())
-    leg.body = handoff.prefill_body(ctx.kv.path, ctx.body)
+    leg.body = handoff.prefill_body(ctx.kv.path, ctx.body, name)
     leg.keep_max = REPLY_MAX
     return leg

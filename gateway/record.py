@@ -94,5 +94,7 @@ class Recorder:
                 if condition is None or condition(ctx) not in _NOT_LOGGED:
                     line.write(ctx, sink.buffer)
                     sink.filled()
+            if ctx.plan.trace is not None:
+                ctx.plan.trace.write(ctx)
         except Exception:
             log.exception("request %s: fault while recording it", ctx.request_id)

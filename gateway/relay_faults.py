@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway import errors
 
+STOPPING = "the gateway is stopping"  # as the relay says it
 # What the relay's parser finds, by status; the message is the relay's.
 PROTOCOL: dict[int, type[errors.GatewayError]] = {
     400: errors.BadRequest,
@@ -19,7 +20,10 @@ PROTOCOL: dict[int, type[errors.GatewayError]] = {
 
 
 def from_protocol(status: int, message: str) -> errors.GatewayError:
-    """The error for a fault that the relay found in a client's bytes; 400 where unknown."""
+    """The error for a fault that the relay found in a client's bytes, or for STOPPING; 400 where
+    unknown."""
+    if message == STOPPING:
+        return errors.Draining()
     return PROTOCOL.get(status, errors.BadRequest)(what=message)
 
 

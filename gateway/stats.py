@@ -25,7 +25,7 @@ RETRY_REASONS = (
     "first_byte_timeout", "bad_reply", "status",
 )  # fmt: skip
 # What each worker says of itself, once a second.
-SAID_COUNTS = ["log_dropped"]
+SAID_COUNTS = ["log_dropped", "record_dropped"]
 SAID_GAUGES = ("active", "responses", "connections", "dashboards")
 _OUTCOME = {code: at for at, code in enumerate(OUTCOMES)}
 _LANE = {lane: at for at, lane in enumerate(LANES)}

@@ -224,7 +224,7 @@ cdef class Client(Reader):
         self.closing_ = True
         if leg is not None:
             leg.fail("shutdown", "the gateway is stopping")
-        elif self.state == S_BODY:
+        elif self.state == S_BODY or (self.state == S_BUSY and (self.cycle is None or not self.cycle.started)):
             self._refuse(self.request, (503, "draining", "the gateway is stopping"))
         if self.transport is not None and self.state != S_CLOSED and self.state != S_LINGER:
             self.shut(False)

@@ -356,6 +356,8 @@ cdef class Leg(Reply):
         cdef bint lost_client = error == "client_gone"
         self.over = True
         self.unwatch()
+        if self.state == L_CONNECT:
+            self.unsent = True
         self.state = L_OVER
         self.error = error
         self.detail = detail

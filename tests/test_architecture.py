@@ -29,15 +29,16 @@ PHASES = ("admit", "route", "prompt", "pick", "prefill", "decode", "record")
 # line (cycles and PHASES are looked at apart).
 RANKS = (
     (
-        "__init__", "conf", "charts", "planner", "error_base", "paths", "forms", "ids", "detached",
+        "__init__", "conf", "charts", "planner", "load", "error_base", "paths", "forms", "ids",
+        "detached",
         "site.addresses", "kv.fingerprints", "kv.pending", "kv.tally", "kv.sources", "kv.trust",
         "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines",
     ),
     ("refusals", "kv.sequence"),
     ("errors",),
     ("logs", "fleet.marks", "fleet.ledger", "process.channel", "kv.feed"),
-    ("disagg.pairs",),
-    ("kv.events",),
+    ("disagg.pairs", "trace_log"),
+    ("kv.events", "kv.stores", "kv.shown"),
     (
         "kv.routed", "context", "site.values", "kv.values", "site.sites", "retry", "relay_faults",
         "stats", "kv.counts", "kv.event_counts", "disagg.counts", "fleet.responses",
@@ -81,9 +82,10 @@ RANKS = (
     ("process.monitor", "process.children"),
     ("process.master",),
     ("cli.signals", "cli.companion", "cli.amounts"),
-    ("cli.admin_client",),
+    ("cli.admin_client", "cli.load_options"),
+    ("cli.live",),
     ("cli.upstream", "cli.explain", "cli.roles", "cli.simulate", "cli.calibrate", "cli.plan_size",
-     "cli.plan_fit", "cli.workload"),
+     "cli.plan_fit", "cli.workload", "cli.load"),
     ("cli.program", "cli.demo", "cli.demo_chat", "cli.reference", "__main__"),
 )  # fmt: skip
 
@@ -169,7 +171,7 @@ def gateway_name(path: Path) -> str:
 
 
 # Packages with tables and rules of their own, seen from the others as one module.
-WHOLE = ("conf", "planner", "charts")
+WHOLE = ("conf", "planner", "charts", "load")
 GATEWAY = {
     gateway_name(path): path
     for path in (ROOT / "gateway").rglob("*.py")

@@ -37,6 +37,8 @@ PRINTERS: dict[str, str] = {
     "gateway/cli/plan_size.py": "the command line",
     "gateway/cli/plan_fit.py": "the command line",
     "gateway/cli/workload.py": "the command line",
+    "gateway/cli/load.py": "the command line",
+    "gateway/cli/live.py": "the command line: shows what is wrong with a configuration",
     "gateway/cli/companion.py": "the command line: says what failed",
     "gateway/cli/admin_client.py": "the command line: shows what is wrong with a configuration",
     "gateway/cli/demo.py": "a program for people",

@@ -107,7 +107,7 @@ async def handle(engine: Engine, request: Request, reply: Reply) -> None:
     if background and not stored:
         raise ApiError(400, "background can only be used when `store` is true", param="background")
     sink = _Nobody(reply.conn, request) if background else reply
-    job = Job(engine, request, sink, f"resp_{secrets.token_hex(8)}")
+    job = Job(engine, request, sink, str(body.get("request_id") or f"resp_{secrets.token_hex(8)}"))
     job.add(talk.ids, params, body.get("temperature", 1.0) != 0)
     answer = skeleton(job, body, model, params.max_tokens)
     item = Stored(answer, messages, job)

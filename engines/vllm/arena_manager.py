@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.base import (
 from engines.vllm.arena_memory import ArenaSpec
 from engines.vllm.arena_seats import PENDING, ArenaSeats
 from engines.vllm.block_jobs import MISS, Figures
+from engines.vllm.load_gate import LoadGate, Pace
 from engines.vllm.tier_metrics import grown
 from engines.vllm.tier_places import allowed, source
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
     from engines.vllm.daemon_link import DaemonLink
+    from engines.vllm.tier_options import TierOptions
 
 # A store that is asked for again in later steps, until it is given up.
 ATTEMPTS = 64
@@ -40,10 +42,11 @@ RESULTS = {MISS: LookupResult.MISS, PENDING: LookupResult.HIT_PENDING}
 
 
 class ArenaManager(OffloadingManager):  # type: ignore[misc]
-    """`groups`: of layers; blocks of one group are a chain. `load_s`: a fetch's deadline."""
+    """`groups`: of layers; blocks of one group are a chain."""
 
-    def __init__(self, link: DaemonLink, groups: int, load_s: float) -> None:
-        self._link, self._groups, self._load_s = link, groups, load_s
+    def __init__(self, link: DaemonLink, groups: int, options: TierOptions) -> None:
+        self._link, self._groups, self._load_s = link, groups, options.load_s
+        self._pace = Pace(options.recompute_us_per_token)
         self._seats: ArenaSeats | None = None
         # The tiers that blocks of a request came from, until it has ended.
         self._sources: dict[str, dict[bytes, int]] = {}
@@ -56,7 +59,8 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         if self._seats is None:
-            self._seats = ArenaSeats(self._link.start(), self._load_s)
+            gate = LoadGate(self._pace, self._link.block_tokens)
+            self._seats = ArenaSeats(self._link.start(), gate, self._load_s)
         return RequestOffloadingContext()
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
@@ -103,6 +107,8 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
         self, keys: Collection[bytes], req_context: ReqContext, success: bool = True
     ) -> None:
         assert self._seats is not None
+        tokens = len(keys) * self._link.block_tokens
+        self._pace.computed(req_context.req_id, tokens, time.monotonic())
         self._seats.written(keys, ok=success)
 
     def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
@@ -112,12 +118,15 @@ class ArenaManager(OffloadingManager):  # type: ignore[misc]
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._sources.pop(req_context.req_id, None)
         self._attempts.pop(req_context.req_id, None)
+        self._pace.ends(req_context.req_id)
         if self._seats is not None:
             self._seats.forget(req_context.req_id)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         if self._seats is not None:
             now = time.monotonic()
+            for request in context.new_req_ids:
+                self._pace.begins(request, now)
             self._seats.end_step(now)
             self._link.watch(now)
 

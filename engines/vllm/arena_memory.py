@@ -20,7 +20,7 @@ from vllm.v1.kv_offload.base import GPULoadStoreSpec, OffloadingWorker, Transfer
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.host_register import host_unregister
 
-from engines.vllm.arena_seats import ArenaPlace, Seat
+from engines.vllm.arena_place import ArenaPlace, Seat
 
 PAGE = 4096
 # Of arenas: that of the daemon that is there, and that of the one before.

@@ -14,53 +14,40 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from engines.vllm.block_jobs import BATCH_MAX, MISS, NO_FAULT, TOUCHED_MAX, UNKNOWN, Figures
+from engines.vllm.arena_place import ArenaPlace, Seat
+from engines.vllm.block_jobs import (
+    BATCH_MAX,
+    MISS,
+    NO_FAULT,
+    TIMEOUT,
+    TOUCHED_MAX,
+    UNKNOWN,
+    Figures,
+)
 from engines.vllm.doomed import Doomed
+from engines.vllm.load_gate import GATED_S, REMOTE, LoadGate, Plan
 from native import _core
 
-PENDING = -1
+PENDING, HOST = -1, 1
 OK, LOST, THERE = 0, 21, 23
 # After vLLM forgot its jobs: steps until no worker is at their seats any more.
 STALE_STEPS = 4
 
 
-class Seat(NamedTuple):
-    """Where a block lies: the first page (4096 bytes) of its slot, and which use of the slot.
-    `tier`: where it was found (1 host, 2 disk, 3 remote)."""
-
-    page: int
-    generation: int
-    tier: int = 1
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.page, self.generation
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaPlace:
-    """How another process of this machine opens the arena: descriptor `fd` of process `pid`, which
-    is the file `inode` of `size` bytes. `epoch` differs for another daemon's arena."""
-
-    pid: int
-    fd: int
-    inode: int
-    size: int
-    epoch: int
-
-    @property
-    def path(self) -> str:
-        return f"/proc/{self.pid}/fd/{self.fd}"
+class _Fetch(NamedTuple):
+    connects: int
+    request: str
+    names: Sequence[bytes]
+    plan: Plan
 
 
 class ArenaSeats:
     """`load_s`: until a fetch that has not ended is given up."""
 
-    def __init__(self, client: _core.KvbmClient, load_s: float = 2.0) -> None:
-        self._client = client
+    def __init__(self, client: _core.KvbmClient, gate: LoadGate, load_s: float = 2.0) -> None:
+        self._client, self._gate = client, gate
         self._load_us = int(load_s * 1e6)
         self._numbers = itertools.count(1)
         self._is_there, self._connects, self._in_step = False, 0, False
@@ -72,7 +59,7 @@ class ArenaSeats:
         self._coming: dict[str, dict[bytes, int]] = {}
         self._held: dict[str, dict[bytes, Seat]] = {}
         # Fetches under way; seats that a worker copies from, and to.
-        self._fetches: dict[int, tuple[int, str, Sequence[bytes]]] = {}
+        self._fetches: dict[int, _Fetch] = {}
         self._loading: dict[tuple[str, bytes], Seat | None] = {}
         self._writing: dict[bytes, Seat | None] = {}
         self._stale: list[tuple[int, list[Seat], list[Seat]]] = []
@@ -149,7 +136,9 @@ class ArenaSeats:
         return PENDING
 
     def _fetched(self, done: _core.KvbmDone, now: float) -> None:
-        connects, request, names = self._fetches.pop(done.job)
+        connects, request, names, plan = self._fetches.pop(done.job)
+        is_late = TIMEOUT in done.statuses
+        self._gate.took(plan.daemon_us, plan.tier, done.spent_us, is_late=is_late)
         seats = done.seats or [(0, 0)] * len(names)
         coming, unwanted, failed = self._coming.get(request, {}), [], []
         for name, status, (page, generation) in zip(names, done.statuses, seats, strict=True):
@@ -258,14 +247,22 @@ class ArenaSeats:
             self._commit(writing, discard=True)
 
     def _fetch(self, request: str, names: list[bytes], now: float) -> None:
-        number = next(self._numbers)
-        if self._client.fetch(number, names, deadline_us=self._load_us):
-            self._fetches[number] = (self._client.connects, request, names)
+        number, coming = next(self._numbers), self._coming.get(request, {})
+        tiers = [coming.get(name) for name in names]
+        remote, host = tiers.count(REMOTE), tiers.count(HOST)
+        plan = self._gate.plan(self._client, len(names), remote, self._load_us, host)
+        if plan.limit_us == 0 and host < len(names):
+            self.figures.gated += len(names)
+            self._doomed.add(names, now, GATED_S)
+            self._gate.refuse(self._client, names, now)
+        elif self._client.fetch(number, names, deadline_us=plan.limit_us or self._load_us):
+            self._fetches[number] = _Fetch(self._client.connects, request, names, plan)
             return
-        self.figures.failed += len(names)
-        self._doomed.add(names, now)
+        else:
+            self.figures.failed += len(names)
+            self._doomed.add(names, now)
         for name in names:
-            self._coming.get(request, {}).pop(name, None)
+            coming.pop(name, None)
 
     def reset(self) -> None:
         """vLLM forgets its jobs; workers may still be at their seats for a few steps."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
     from vllm.v1.kv_offload.config import OffloadingConfig
 
-    from engines.vllm.arena_seats import ArenaPlace
+    from engines.vllm.arena_place import ArenaPlace
 
 NAMES = frozenset(field.name for field in fields(TierOptions))
 
@@ -53,7 +53,7 @@ class KvbmOffloadingSpec(TieringOffloadingSpec):  # type: ignore[misc]
     def get_manager(self) -> OffloadingManager:
         if self._manager is None:
             link = DaemonLink(self, self._options, self.kv_bytes_per_chunk)
-            self._manager = ArenaManager(link, len(self.config.groups), self._options.load_s)
+            self._manager = ArenaManager(link, len(self.config.groups), self._options)
         return self._manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:

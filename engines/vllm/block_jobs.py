@@ -4,6 +4,8 @@ Invariants: a job that was taken is reported once, and not before nobody is at i
 whose load failed is a miss for a while, so that no request asks for it for ever. Stores never hold
 more than a part of the engine's memory, however slow the daemon is: later ones are dropped.
 
+A load that would take longer than computing is not begun (`load_gate`).
+
 For one thread, the engine's scheduler; no call waits longer than the client does (1 ms), but for
 `drain`.
 """
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engines.vllm.doomed import Doomed
+from engines.vllm.load_gate import GATED_S, REMOTE, LoadGate
 from native import _core
 
 BATCH_MAX = 4096
@@ -23,6 +26,8 @@ TOUCHED_MAX = 4096
 # Of the engine's slots, what stores may hold.
 STORE_SHARE = 4
 MISS, UNKNOWN = 0, 255
+# Of a block that did not come by its job's deadline.
+TIMEOUT = 20
 # Statuses of a load that say nothing against a block: there; the daemon is gone, and all is a miss
 # until one is back.
 NO_FAULT = frozenset((0, 21))
@@ -49,6 +54,8 @@ class _Job:
     is_load: bool
     slots: int
     parts: int = 0
+    expected_us: int = 0
+    tier: int = 0
     ok: bool = True
     good: list[bytes] = field(default_factory=list)
     moved_bytes: int = 0
@@ -58,12 +65,13 @@ class _Job:
 @dataclass(slots=True)
 class Figures:
     """Blocks since the start. `shed`: their store was not begun; `failed`: they were promised and
-    did not come."""
+    did not come; `gated`: they were found, and computed since that is quicker."""
 
     stored: int = 0
     loaded: int = 0
     shed: int = 0
     failed: int = 0
+    gated: int = 0
 
 
 class BlockJobs:
@@ -71,9 +79,14 @@ class BlockJobs:
     clock."""
 
     def __init__(
-        self, client: _core.KvbmClient, slots: int, load_s: float = 2.0, store_s: float = 10.0
+        self,
+        client: _core.KvbmClient,
+        slots: int,
+        gate: LoadGate,
+        load_s: float = 2.0,
+        store_s: float = 10.0,
     ) -> None:
-        self._client = client
+        self._client, self._gate = client, gate
         self._store_most = max(1, slots // STORE_SHARE)
         self._load_us, self._store_us = int(load_s * 1e6), int(store_s * 1e6)
         self._parts: dict[int, tuple[_Job, Sequence[bytes]]] = {}
@@ -83,6 +96,8 @@ class BlockJobs:
         self._is_there = True
         self._doomed = Doomed()
         self._touched: dict[bytes, None] = {}
+        # Blocks of the object store that were found in this step.
+        self._remote: set[bytes] = set()
         self.figures = Figures()
 
     @property
@@ -98,6 +113,8 @@ class BlockJobs:
         if self._doomed.has(name, now):
             return MISS
         tier = self._client.lookup([name])[0]
+        if tier == REMOTE:
+            self._remote.add(name)
         return MISS if tier == UNKNOWN else tier
 
     def store(self, job: int, names: Sequence[bytes], slots: Sequence[int]) -> None:
@@ -108,18 +125,33 @@ class BlockJobs:
         self._begin(_Job(job, False, len(names)), names, slots)
 
     def load(self, job: int, names: Sequence[bytes], slots: Sequence[int], now: float) -> None:
-        begun = self._begin(_Job(job, True, len(names)), names, slots)
+        remote = sum(name in self._remote for name in names)
+        plan = self._gate.plan(self._client, len(names), remote, self._load_us)
+        if plan.limit_us == 0:
+            self.figures.gated += len(names)
+            self._doomed.add(names, now, GATED_S)
+            self._gate.refuse(self._client, names, now)
+            self._ended.append(Ended(job, True, False, (), 0, 0.0))
+            return
+        begun = self._begin(
+            _Job(job, True, len(names), expected_us=plan.daemon_us, tier=plan.tier),
+            names,
+            slots,
+            plan.limit_us,
+        )
         self.figures.failed += len(names) - begun
         self._doomed.add(names[begun:], now)
 
-    def _begin(self, job: _Job, names: Sequence[bytes], slots: Sequence[int]) -> int:
+    def _begin(
+        self, job: _Job, names: Sequence[bytes], slots: Sequence[int], load_us: int = 0
+    ) -> int:
         """How many blocks are under way; those behind them are not touched."""
         begun = 0
         for at in range(0, len(names), BATCH_MAX):
             part, places = names[at : at + BATCH_MAX], slots[at : at + BATCH_MAX]
             number = next(self._numbers)
             if job.is_load:
-                taken = self._client.load(number, part, places, deadline_us=self._load_us)
+                taken = self._client.load(number, part, places, deadline_us=load_us)
             else:
                 taken = self._client.store(number, part, places, deadline_us=self._store_us)
             if not taken:
@@ -165,7 +197,10 @@ class BlockJobs:
             self._doomed.forgive(good)
         if job.parts:
             return
-        if not job.is_load:
+        if job.is_load:
+            is_late = TIMEOUT in statuses
+            self._gate.took(job.expected_us, job.tier, job.spent_us, is_late=is_late)
+        else:
             self._storing -= job.slots
         spent_s = job.spent_us / 1e6
         self._ended.append(
@@ -179,6 +214,7 @@ class BlockJobs:
 
     def step(self) -> None:
         """At the end of a scheduler's step: what was touched in it is told, in one message."""
+        self._remote.clear()
         if self._touched:
             self._client.touch(list(self._touched))
             self._touched.clear()

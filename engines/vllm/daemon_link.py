@@ -60,15 +60,12 @@ class DaemonLink:
         """Connects, and lends `region`, a descriptor of memory of `slots` rows. Not before the
         first request: vLLM makes what offloads before it seeds its block hashes."""
         options = self._options
-        tokens = max(group.tokens for group in self._format.groups)
-        recompute_us = options.recompute_us_per_token * tokens * self._format.blocks_per_chunk
         client = _core.KvbmClient(
             options.socket,
             self._engine,
             self._format.descriptor(),
             probe(kv_cache_utils.NONE_HASH),
             self._row,
-            recompute_us=min(int(recompute_us), 2**32 - 1),
             lookup_us=int(options.patience_ms * 1000),
             token=self._token,
         )
@@ -86,6 +83,11 @@ class DaemonLink:
         while not self._over.wait(LOOK_S):
             if not client.connected and os.path.exists(self._options.socket):
                 client.connect(FIRST_S)
+
+    @property
+    def block_tokens(self) -> int:
+        """What a block of the daemon's spans."""
+        return max(group.tokens for group in self._format.groups) * self._format.blocks_per_chunk
 
     @property
     def connected(self) -> bool:

@@ -14,12 +14,12 @@ class Doomed:
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
 
-    def add(self, names: Sequence[bytes], now: float) -> None:
+    def add(self, names: Sequence[bytes], now: float, for_s: float = DOOMED_S) -> None:
         for name in names:
             while len(self._until) >= DOOMED_MAX:
                 del self._until[next(iter(self._until))]
             self._until.pop(name, None)
-            self._until[name] = now + DOOMED_S
+            self._until[name] = now + for_s
 
     def has(self, name: bytes, now: float) -> bool:
         if not self._until or (until := self._until.get(name)) is None:

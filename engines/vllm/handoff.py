@@ -5,10 +5,11 @@ The one place that knows vLLM's fields, and where its versions differ:
 
     0.32   `remote_prefill_cached_tokens`: the decode engine's usage tells what the prefill engine
            found in its cache; all `remote_*` fields are needed, or its core dies. What was put
-           into the cache it does not tell: it says 0, and messages count it as input instead
+           into the cache it does not tell: it says 0, and messages count it as input instead.
+           A decode engine that refuses a request tells the prefill engine to let go
     before without it, without `remote_request_id`, block ids in one list: the decode engine counts
            all that it was handed as cached, and that number of the usage that clients see has to
-           be put right, too
+           be put right, too. Before 0.21 or so a refusal frees nothing: the lease has to run out
 
 Invariants: a prefill is asked for the same prompt as the answer will be, so nothing that a chat
 template may see is touched; what the prefill engine answers is passed on byte for byte.
@@ -47,6 +48,12 @@ _OWN = b'"kv_transfer_params":'
 # Needed by a decode engine of any version: without one of them its core dies or waits for ever.
 _NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
 _UNSET = frozenset({b"null", b"false"})
+# Both engines of a push must know the request by one name. Of X-Request-Id they make it, but for
+# responses, where a field of the body has it.
+_NAME = b'"request_id"'
+# Where a request to be refused goes, and how it is.
+RELEASE_PATH = b"/v1/completions"
+REFUSED = 400
 # Fields that keep a request on one engine: their prompts differ between the legs, or several
 # answers would share one hand-over.
 _ALONE = ("echo", "use_beam_search", "prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens",
@@ -87,9 +94,11 @@ class Handed:
 
 def why_alone(path: bytes, body: bytes, found: Scan, push: bool = False) -> str:
     """Why one engine must answer this request alone, a word of a closed set; "" = two may. `push`:
-    both must make the same id of X-Request-Id, which for a response they do not."""
-    if path not in _LIMITS or (push and path == b"/v1/responses"):
+    the name of a response must be ours, see `naming`."""
+    if path not in _LIMITS:
         return "endpoint"
+    if push and path == b"/v1/responses" and _NAME in body:
+        return "field"
     if found.n != 1 or _set(body, found, "best_of") not in (None, b"1"):
         return "choices"
     prompt = (_set(body, found, "prompt") or b"").split(b"[", 1)
@@ -109,17 +118,38 @@ def _set(body: bytes, found: Scan, name: str) -> bytes | None:
     return None if value in _UNSET else value
 
 
-def prefill_body(path: bytes, body: bytes) -> bytes:
+def naming(path: bytes, leg_id: str) -> bytes:
+    """A member for the bodies of both legs of a push, where they need one: `request_id` of vLLM's
+    ResponsesRequest, which is the id of the reply, too."""
+    return b'%b:"resp_%b"' % (_NAME, leg_id.encode()) if path == b"/v1/responses" else b""
+
+
+def prefill_body(path: bytes, body: bytes, name: bytes = b"") -> bytes:
     """The body of a prefill leg: one token of the same prompt, in one piece, handed over. Raises
     ValueError for what is no JSON object."""
-    limit = b'"%b":1,%b%b' % (_LIMITS[path], ASKED, _MORE.get(path, b""))
-    return _RECAST.apply(body, limit)
+    more = _MORE.get(path, b"") + (b"," + name if name else b"")
+    return _RECAST.apply(body, b'"%b":1,%b%b' % (_LIMITS[path], ASKED, more))
 
 
-def decode_body(body: bytes, insert_at: int, raw: bytes) -> bytes:
+def decode_body(body: bytes, insert_at: int, raw: bytes, name: bytes = b"") -> bytes:
     """The body of a decode leg: the client's with the parameters in front. `insert_at`: just behind
     its opening brace; it has other members."""
-    return b"%b%b%b,%b" % (body[:insert_at], _OWN, raw, body[insert_at:])
+    more = name + b"," if name else b""
+    return b"%b%b%b,%b%b" % (body[:insert_at], _OWN, raw, more, body[insert_at:])
+
+
+def release_body(raw: bytes) -> bytes:
+    """A request that a decode engine refuses (`REFUSED`), before it looks at the prompt; of that it
+    tells the prefill engine, as of any it was to fetch for (vLLM's `_with_kv_transfer_rejection_
+    cleanup`), and that lets the blocks go. Nothing is read, nothing computed. Not for push."""
+    return b'{%b%b,"prompt":[0],"max_tokens":1,"temperature":1,"top_p":2}' % (_OWN, raw)
+
+
+def shortest_body(path: bytes, body: bytes, raw: bytes, name: bytes = b"") -> bytes:
+    """The body of a decode leg that has blocks let go by taking them, for one token. For push: a
+    prefill engine that writes hears of no refusal, but frees what it has written."""
+    more = _MORE.get(path, b"") + (b"," + name if name else b"")
+    return _RECAST.apply(body, b'"%b":1,%b%b%b' % (_LIMITS[path], _OWN, raw, more))
 
 
 def read(reply: bytes, cached_tokens: int, created_tokens: int) -> Handed | None:

@@ -24,6 +24,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from engines.vllm.block_jobs import BlockJobs, Figures
 from engines.vllm.daemon_link import DaemonLink, unknown_version
+from engines.vllm.load_gate import LoadGate, Pace
 from engines.vllm.tier_metrics import definitions, grown
 from engines.vllm.tier_options import TierOptions
 from engines.vllm.tier_places import PLACES
@@ -60,11 +61,13 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
         self._link = DaemonLink(offloading_spec, said, row)
         self._region = region(offloading_spec, self._slots * row)
         self._jobs: BlockJobs | None = None
+        self._pace = Pace(said.recompute_us_per_token)
         self._shown = Figures()
 
     def _start(self) -> None:
         client = self._link.start(self._region, self._slots)
-        self._jobs = BlockJobs(client, self._slots, self._load_s, self._store_s)
+        gate = LoadGate(self._pace, self._link.block_tokens)
+        self._jobs = BlockJobs(client, self._slots, gate, self._load_s, self._store_s)
 
     @property
     def connected(self) -> bool:
@@ -84,6 +87,8 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
     def submit_store(self, job_metadata: TransferJob) -> None:
         assert self._jobs is not None
         job = job_metadata
+        tokens = len(job.keys) * self._link.block_tokens
+        self._pace.computed(job.req_context.req_id, tokens, time.monotonic())
         self._jobs.store(job.job_id, list(job.keys), job.chunk_ids.tolist())
 
     def submit_load(self, job_metadata: TransferJob) -> None:
@@ -117,10 +122,16 @@ class KvbmTier(SecondaryTierManager):  # type: ignore[misc]
             self._start()
         return RequestOffloadingContext()
 
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._pace.ends(req_context.req_id)
+
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         if self._jobs is not None:
+            now = time.monotonic()
+            for request in context.new_req_ids:
+                self._pace.begins(request, now)
             self._jobs.step()
-            self._link.watch(time.monotonic())
+            self._link.watch(now)
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ SAID = {
     "loaded": "Blocks that came from kvbm.",
     "shed": "Blocks whose store was not begun: no daemon, or too many under way.",
     "failed": "Blocks that were found and did not come: they are computed.",
+    "gated": "Blocks that were found, and computed since loading them would take longer.",
 }
 
 

@@ -9,16 +9,23 @@ from gateway.conf.units import BadValue, seconds
 
 def slo(text: str) -> tuple[float, float]:
     """`ttft=2s,tpot=50ms`, either or both, in seconds."""
-    found = {"ttft": 0.0, "tpot": 0.0}
+    found = dict(slos(text, ("ttft", "tpot")))
+    return found.get("ttft", 0.0), found.get("tpot", 0.0)
+
+
+def slos(text: str, names: tuple[str, ...]) -> list[tuple[str, float]]:
+    """`ttft=2s,e2el=30s`: some of the names, in seconds."""
+    found = []
     for part in text.split(","):
         name, equals, value = part.partition("=")
-        if name not in found or not equals:
-            raise argparse.ArgumentTypeError(f'"{part}" is not ttft=TIME or tpot=TIME')
+        if name not in names or not equals:
+            wanted = " or ".join(f"{name}=TIME" for name in names)
+            raise argparse.ArgumentTypeError(f'"{part}" is not {wanted}')
         try:
-            found[name] = seconds(value)
+            found.append((name, seconds(value)))
         except BadValue as error:
             raise argparse.ArgumentTypeError(f'"{part}": {error.expected}') from error
-    return found["ttft"], found["tpot"]
+    return found
 
 
 def time(text: str) -> float:

@@ -14,13 +14,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gateway.cli import amounts
-from gateway.cli.companion import Parser, faults_of, status_of, under_way
+from gateway.cli import amounts, live
+from gateway.cli.companion import USAGE, Failed, Parser, faults_of, status_of, under_way
+from gateway.cli.live import Live
 from gateway.planner import findings
 from gateway.planner.fit import Goal, Means, Option, Planner
+from gateway.planner.queueing import Layout
 from gateway.planner.trace_files import ROWS_MAX, rows
 
 MOST = 64
+ENGINES = 8
+PROFILE = "h100-70b-tp4"
 BAR = 24
 
 
@@ -30,22 +34,60 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
+    now = _live(options)
     ttft_s, tpot_s = options.slo
     goal = Goal(ttft_s, tpot_s, options.target)
     gpus = options.gpus_per_engine or _gpus(options.profile)
-    means = Means(options.profile, gpus, options.kv_tokens, options.link / 8, options.speed)
+    means = Means(
+        options.profile,
+        gpus,
+        options.kv_tokens,
+        options.link / 8,
+        options.speed,
+        constants=now.constants if now else (),
+    )
     with faults_of(options.trace):
         planner = Planner(rows(options.trace, options.requests), goal, _told)
         found = planner.options(options.engines, means)
         needed = planner.needed(MOST, means) if options.needed else None
         swings = findings.swings(planner, found, means)
+        there = planner.option(_layout(now, means), means) if now else None
     under_way("")
     report = _report(planner, means, found, swings)
+    if now:
+        report["measured"][0] = now.measured[0]
+        report["measured"] += now.measured[1:]
+        report["assumed"][:1] = now.assumed
+    report["now"] = there and _option(there, goal, means)
     report["needed"] = needed and {"engines": needed[0], "layout": needed[1].layout.name}
     if options.json:
         print(json.dumps(report))
     else:
         print("\n".join(_lines(report, asked=options.needed)))
+
+
+def _live(options: argparse.Namespace) -> Live | None:
+    """Puts what a running gateway says where no option does. Raises Failed."""
+    if options.live == (options.trace is not None):
+        raise Failed("--trace FILE, or --live for a running gateway", status=USAGE)
+    found = live.look(options) if options.live else None
+    if found is not None:
+        options.trace = found.trace
+        options.profile = options.profile or found.profile
+        options.kv_tokens = options.kv_tokens or found.kv_tokens
+        if options.slo is None and (found.ttft_s or found.tpot_s):
+            options.slo = found.ttft_s, found.tpot_s
+    options.engines = options.engines or (found.engines if found else ENGINES)
+    options.profile = options.profile or PROFILE
+    if options.slo is None:
+        raise Failed("no SLO is known", "--slo ttft=2s,tpot=50ms", USAGE)
+    return found
+
+
+def _layout(now: Live, means: Means) -> Layout:
+    """As the engines are now."""
+    chunk = now.chunk_tokens or means.fit(0).chunk_tokens
+    return Layout(now.engines, now.prefill, chunk, means.link_gb_s)
 
 
 def _gpus(profile: str) -> int:
@@ -127,6 +169,7 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
         f"{report['means']['profile']} of {report['means']['gpus']} GPUs",
         f"best: {report['best']}, in time {report['attainment']:.1%} (one replay; 95 % interval "
         f"{low:.1%} to {high:.1%})",
+        *_now(report),
         "",
         f"{'layout':<28}{'in time':>8}{'TTFT mean':>11}{'formula':>9}{'p90':>8}{'TPOT p50':>10}"
         f"{'formula':>9}{'hit':>7}{'good/s/GPU':>12}",
@@ -147,6 +190,13 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
     lines += ["", *_needed(report, asked), _relaxed(report), ""]
     lines += [f"measured: {line}" for line in report["measured"]]
     return [*lines, *(f"assumed:  {line}" for line in report["assumed"])]
+
+
+def _now(report: dict[str, Any]) -> list[str]:
+    now = report["now"]
+    if now is None:
+        return []
+    return [f"as it is now: {now['layout']}, in time {now['attainment']:.1%} by a replay"]
 
 
 def _time(value: float | None, scale: float, unit: str) -> str:
@@ -189,18 +239,20 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--trace", type=Path, required=True, metavar="FILE", help="as kvgate workload reads it")
-    add("--slo", type=amounts.slo, required=True, metavar="ttft=2s,tpot=50ms")
+    add("--trace", type=Path, metavar="FILE", help="as kvgate workload reads it")
+    add("--slo", type=amounts.slo, metavar="ttft=2s,tpot=50ms", help="(with --live: as configured)")
     add("--target", type=amounts.share, default=0.9, metavar="SHARE", help="in time (0.9)")
-    add("--engines", type=amounts.some, default=8, metavar="N", help="there are (8)")
+    add("--engines", type=amounts.some, default=0, metavar="N", help=f"there are ({ENGINES})")
     add("--needed", action="store_true", help=f"look for the fewest, up to {MOST}")
-    add("--profile", default="h100-70b-tp4", metavar="P", help="step times (h100-70b-tp4)")
+    add("--profile", default="", metavar="P", help=f"step times ({PROFILE})")
     add("--gpus-per-engine", type=amounts.count, default=0, metavar="N", help="(the profile's)")
     add("--kv-tokens", type=amounts.count, default=0, metavar="N", help="of an engine: 461k, 2m")
     add("--link", type=_link, default=100.0, metavar="GBIT", help="of each engine (100 Gbit/s)")
     add("--speed", type=_speed, default=1.0, metavar="X", help="arrivals come so much faster")
     add("--requests", type=amounts.count, default=ROWS_MAX, metavar="N", help="the first N only")
     add("--json", action="store_true", help="everything, as one JSON line")
+    live.add_options(parser)
+    parser.add_admin()
     return parser
 
 

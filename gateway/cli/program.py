@@ -35,6 +35,7 @@ _COMMANDS = {
     ("workload",): ("gateway.cli.workload", "say what recorded traffic is like"),
     ("plan", "size"): ("gateway.cli.plan_size", "how much memory a model takes, on how many GPUs"),
     ("plan", "fit"): ("gateway.cli.plan_fit", "engines, roles and chunk size for an SLO"),
+    ("load",): ("gateway.cli.load", "send traffic to an endpoint and measure it"),
     ("calibrate",): ("gateway.cli.calibrate", "measure an engine, print its profile line"),
     ("demo",): ("gateway.cli.demo", "two engines, the gateway and a few questions"),
 }

@@ -10,8 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.cli import amounts
-from gateway.cli.companion import Failed, Parser, faults_of, status_of, under_way
+from gateway.cli import amounts, live
+from gateway.cli.companion import USAGE, Failed, Parser, faults_of, status_of, under_way
+from gateway.cli.live import Live
 from gateway.planner.advice import advice
 from gateway.planner.gpus import GIB
 from gateway.planner.trace_files import ROWS_MAX, Rows, rows, write_mooncake
@@ -21,6 +22,9 @@ from gateway.planner.workload_html import as_html
 from gateway.planner.workload_text import as_text
 from native._core import Fit
 
+ENGINES = 8
+PROFILE = "h100-70b-tp4"
+
 
 def main(argv: Sequence[str]) -> int:
     return status_of(lambda: _run(argv))
@@ -28,9 +32,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
-    with faults_of(options.file):
+    now = _live(options)
+    with faults_of(options.trace):
         setting = _setting(options)
-        found = rows(options.file, options.requests, Told(options.block, options.time_unit))
+        found = rows(options.trace, options.requests, Told(options.block, options.time_unit))
     if options.mooncake:
         _write(options.mooncake, found)
         return
@@ -40,9 +45,26 @@ def _run(argv: Sequence[str]) -> None:
         with faults_of(options.html):
             options.html.write_text(as_html(report))
     if options.json:
-        print(json.dumps({**report.as_json(), "advice": advice(report)}))
+        live_part = {"live": {"measured": now.measured, "assumed": now.assumed}} if now else {}
+        print(json.dumps({**report.as_json(), "advice": advice(report), **live_part}))
     elif not options.html:
         print(as_text(report))
+        if now:
+            print("\n".join(live.said(now)))
+
+
+def _live(options: argparse.Namespace) -> Live | None:
+    """Puts what a running gateway says where no option does. Raises Failed."""
+    if options.live == (options.trace is not None):
+        raise Failed("FILE, or --live for the recording of a running gateway", status=USAGE)
+    if not options.live:
+        return None
+    found = live.look(options)
+    options.trace = found.trace
+    options.engines = options.engines or found.engines
+    options.profile = options.profile or found.profile
+    options.kv_tokens = options.kv_tokens or found.kv_tokens
+    return found
 
 
 def _write(path: Path, found: Rows) -> None:
@@ -57,9 +79,9 @@ def _write(path: Path, found: Rows) -> None:
 
 def _setting(options: argparse.Namespace) -> Setting:
     """Tiers in tokens, of sizes in GiB and what a token of the profile's model weighs."""
-    fit = Fit(options.profile)
+    fit = Fit(options.profile or PROFILE)
     each = options.kv_tokens or fit.kv_tokens
-    sizes = [("device", options.engines * each)]
+    sizes = [("device", (options.engines or ENGINES) * each)]
     for name, gib in (("host", options.host_gib), ("disk", options.disk_gib),
                       ("remote", options.remote_gib)):  # fmt: skip
         if gib:
@@ -83,13 +105,13 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE")
+    add("trace", type=Path, metavar="FILE", nargs="?")
     add("--html", type=Path, metavar="FILE", help="write a page with plots")
     add("--json", action="store_true", help="everything, as one JSON line")
     add("--mooncake", type=Path, metavar="FILE", help="write the requests in Mooncake's form, only")
     add("--requests", type=amounts.count, default=ROWS_MAX, metavar="N", help="the first N only")
-    add("--engines", type=amounts.count, default=8, metavar="N", help="with KV memory (8)")
-    add("--profile", default="h100-70b-tp4", metavar="P", help="of the engines (h100-70b-tp4)")
+    add("--engines", type=amounts.count, default=0, metavar="N", help=f"with KV memory ({ENGINES})")
+    add("--profile", default="", metavar="P", help=f"of the engines ({PROFILE})")
     add("--kv-tokens", type=amounts.count, default=0, metavar="N", help="of an engine: 461k, 2m")
     add(
         "--host-gib",
@@ -108,4 +130,6 @@ def _parser() -> Parser:
         help="tokens of a block",
     )
     add("--time-unit", type=_unit, default=0.0, metavar="U", help="of time stamps: s, ms, us, ns")
+    live.add_options(parser)
+    parser.add_admin()
     return parser

@@ -41,4 +41,30 @@ DIRECTIVES = (
         example="access_log logs/access.log json;",
         see=("log_format", "error_log"),
     ),
+    Directive(
+        "record",
+        EVERYWHERE,
+        (Arg("path", "path", choices=("off",)),),
+        (
+            Param("secret", Arg("secret", "secret")),
+            Param("block", Arg("tokens", "int", 1, 1 << 16)),
+            Param("client", Arg("who", "template")),
+            Param("session", Arg("key", "template")),
+        ),
+        default="off",
+        doc="Records when requests came and how long they were, for `kvgate workload`, `plan` and "
+        "`load`.",
+        note="One line of JSON for each request whose tokens were counted: time, lengths, hashes "
+        "of the prompt's blocks (of `block` tokens, 512 unless said), of the `client` "
+        "(`$remote_addr`) and of the `session` (none). Never text: hashes are keyed with "
+        "`secret`, without which nobody can try what a block was; the same secret makes files of "
+        "several gateways comparable. Blocks are known where the upstream is `kv_aware` and the "
+        "prompt was read exactly. USR1 opens the file anew. What cannot be written in time is "
+        "dropped and counted.",
+        wrong="A secret that others have, too: they can find out whether a text they guess was "
+        "asked.",
+        example="record logs/requests.trace secret=env:KVGATE_TRACE_SECRET "
+        "client=$http_authorization;",
+        see=("access_log", "kv_aware"),
+    ),
 )

@@ -33,6 +33,8 @@ DIRECTIVES = (
             Param("events", Arg("endpoint")),
             Param("replay", Arg("endpoint")),
             Param("ranks", Arg("number", "int", 1, 256)),
+            Param("kvbm", Arg("endpoint")),
+            Param("kvbm_replay", Arg("endpoint")),
         ),
         repeat=True,
         doc="One engine: a vLLM server, by host:port, [IPv6]:port or unix:/path.",
@@ -48,6 +50,8 @@ DIRECTIVES = (
         "to which the other parameters apply, and requests carry X-data-parallel-rank. Where "
         "the ranks are spread over nodes with a server each (`--data-parallel-hybrid-lb`), "
         "`ranks` counts those of that node; rank r's events are r ports behind the ones written. "
+        "`kvbm`: `events` of the kvbm daemon that the engine loads from, `kvbm_replay`: its "
+        "`replay`; what lies there is credited to every engine whose line names it. "
         "A port is 80 where none is written, as in nginx; vLLM listens on 8000.",
         wrong="A scheme does not belong here: `https` is chosen in proxy_pass.",
         example="server 10.0.0.12:8000 weight=2 max_fails=3 fail_timeout=10s;",

@@ -16,6 +16,7 @@ from gateway.conf.model_kv import (
     Disaggregation,
     KvSettings,
 )
+from gateway.conf.model_log import AccessLog, LogFormat, Recording
 from gateway.conf.model_rules import (
     NO_LIMITS,
     PLAIN_TLS,
@@ -58,6 +59,7 @@ __all__ = [
     "PolicyHeader",
     "Proxy",
     "ProxyTls",
+    "Recording",
     "Return",
     "Server",
     "Template",
@@ -88,6 +90,8 @@ class EngineLine:
     role: str = "both"  # prefill | decode | both
     events: str = ""  # ZMQ endpoint of its KV events, "" = ask the engine
     replay: str = ""  # ZMQ endpoint that sends past events again, "" = none, or ask the engine
+    kvbm: str = ""  # ZMQ endpoint of the events of the kvbm daemon that it loads from, "" = none
+    kvbm_replay: str = ""  # of that daemon, as `replay`
     rank: int = -1  # which of the ranks that the server at this address has, -1 = it has none
     ranks: int = 1  # how many
     place: Place | None = None
@@ -160,22 +164,6 @@ class AddHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFormat:
-    name: str
-    template: Template
-    escape: str = "default"  # default | json | none
-
-
-@dataclass(frozen=True, slots=True)
-class AccessLog:
-    path: str  # "off" is an empty tuple on the location; "stderr"/"stdout" or a path
-    format: LogFormat
-    condition: Template | None = None  # if=: written unless the value is "" or "0"
-    buffer: int = 0  # bytes kept before they are written; 0 = each line at once
-    flush_s: float = 0.0  # how long a line may stay in the buffer; 0 = until it is full
-
-
-@dataclass(frozen=True, slots=True)
 class Proxy:
     """`proxy_pass http://NAME[/uri];` — `upstream` is a declared name, or "" when the model chooses
     (`proxy_pass http://$upstream_by_model;`).
@@ -225,6 +213,7 @@ class Location:
     expose_receipt: bool = False
     admin_token: str = ""
     access_logs: tuple[AccessLog, ...] = ()
+    recording: Recording | None = None
     # Locations inside this one; they are looked at before the regexes around it, as in nginx.
     locations: tuple[Location, ...] = ()
     captures: tuple[str, ...] = ()  # variables its regex sets: "1", "2", ..., and names

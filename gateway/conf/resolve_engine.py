@@ -33,6 +33,9 @@ def resolve_engine(line: Node, report: Report) -> EngineLine | None:
     ranks = line.get("ranks", 0)
     events, replay = _endpoint(line, "events", report), _endpoint(line, "replay", report)
     _check_events(line, ranks, report)
+    kvbm, kvbm_replay = _endpoint(line, "kvbm", report), _endpoint(line, "kvbm_replay", report)
+    if line.get("kvbm_replay") and not line.get("kvbm"):
+        report.error(line.token("kvbm_replay"), '"kvbm_replay" needs "kvbm"')
     return EngineLine(
         address=token.text,
         host=address.host,
@@ -47,6 +50,8 @@ def resolve_engine(line: Node, report: Report) -> EngineLine | None:
         role=line.get("role", "both"),
         events=events,
         replay=replay,
+        kvbm=kvbm,
+        kvbm_replay=kvbm_replay,
         ranks=max(ranks, 1),
         place=line.place,
     )

@@ -12,7 +12,7 @@ from gateway.conf.patterns import captures
 from gateway.conf.resolve_access import access_rules, trusted_from
 from gateway.conf.resolve_headers import add_headers, hidden_headers, set_headers
 from gateway.conf.resolve_limits import resolve_limits
-from gateway.conf.resolve_log import access_logs
+from gateway.conf.resolve_log import access_logs, recording
 from gateway.conf.resolve_parts import secret
 from gateway.conf.resolve_policy import policy_aliases, policy_headers
 from gateway.conf.resolve_proxy import next_upstream, resolve_proxy
@@ -120,6 +120,7 @@ def _settings(
         expose_receipt=value("expose_receipt"),
         admin_token=secret(scope.one("admin_token"), "token", setting),
         access_logs=access_logs(scope, names, setting),
+        recording=recording(scope, names, setting),
         error_pages=error_pages(scope, setting),
         access=access_rules(scope, setting),
         limits=resolve_limits(scope, names, setting),
@@ -141,6 +142,7 @@ def check_shared(scope: Scope, names: Names, setting: Setting) -> None:
     access_rules(own, setting)
     resolve_limits(own, names, setting)
     access_logs(own, names, setting)
+    recording(own, names, setting)
     secret(own.one("admin_token"), "token", setting)
 
 

@@ -1,4 +1,4 @@
-"""`log_format` and `access_log`."""
+"""`log_format`, `access_log` and `record`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 from gateway.conf import templates
 from gateway.conf.check_args import bad_variable
 from gateway.conf.errors import quoted
-from gateway.conf.model import AccessLog, LogFormat, Template, Var
+from gateway.conf.model import AccessLog, LogFormat, Recording, Template, Var
 from gateway.conf.node import Node
+from gateway.conf.resolve_parts import secret
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
 from gateway.conf.suggest import did_you_mean
@@ -47,6 +48,7 @@ PREDEFINED: dict[str, LogFormat] = {
     for name, (escape, text) in _PREDEFINED.items()
 }
 STREAMS = ("stdout", "stderr")
+BLOCK = 512  # tokens, as in Mooncake's traces
 
 
 def log_formats(http: Node, setting: Setting) -> dict[str, LogFormat]:
@@ -114,13 +116,44 @@ def _access_log(node: Node, names: Names, setting: Setting) -> AccessLog | None:
 
 
 def _path_is_good(node: Node, path: str, setting: Setting) -> bool:
-    token = node.token("path")
+    token, name = node.token("path"), node.spec.name
     if path.startswith("syslog:"):
         hint = "write to stdout or stderr and let the service manager pass it on"
-        setting.report.error(token, "access_log to syslog is not available", hint)
+        setting.report.error(token, f"{name} to syslog is not available", hint)
         return False
     if "$" in path:
         hint = "write one file, with the variable in its log_format"
-        setting.report.error(token, "the path of access_log cannot have variables", hint)
+        setting.report.error(
+            token, f"the path of {name} cannot have variables", hint * (name == "access_log")
+        )
         return False
     return True
+
+
+def recording(scope: Scope, names: Names, setting: Setting) -> Recording | None:
+    """Where requests of this block are recorded; None for `off` and where nothing is said."""
+    node = scope.one("record")
+    if node is None:
+        return None
+    path = node.get("path")
+    if path == "off":
+        if len(node.words) > 1:
+            setting.report.error(node.words[1], '"record off" takes no parameters')
+        return None
+    if not _path_is_good(node, path, setting):
+        return None
+    if not node.get("secret"):
+        hint = "secret=file:PATH, with any long text that nobody else knows"
+        setting.report.error(node.name, '"record" needs a secret', hint)
+        return None
+    made = Recording(
+        path=path if path in STREAMS else os.path.join(setting.prefix, path),
+        secret=secret(node, "secret", setting),
+        block=int(node.get("block", BLOCK)),
+        client=node.get("client") or templates.parse("$remote_addr"),
+        session=node.get("session") or Template(()),
+    )
+    if names.recorded.setdefault(made.path, made.block) != made.block:
+        message = f"{quoted(path)} is recorded in blocks of another size elsewhere"
+        setting.report.error(node.token("path"), message, "one file has blocks of one size")
+    return made

@@ -20,7 +20,7 @@ def secret(node: Node | None, argument: str, setting: Setting) -> str:
         return ""
     token = node.token(argument)
     try:
-        value, in_place = read_secret(token.text, setting.prefix, setting.environment)
+        value, in_place = read_secret(node.get(argument), setting.prefix, setting.environment)
     except BadValue as error:
         setting.report.error(token, f"{quoted(node.spec.name)}: {error.expected}")
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.conf.errors import Report
 from gateway.conf.model import LimitZone, LogFormat, Map, Upstream
@@ -36,3 +36,4 @@ class Names:
     conn_zones_broken: bool
     req_zones: dict[str, LimitZone]
     req_zones_broken: bool
+    recorded: dict[str, int] = field(default_factory=dict)  # files of `record` -> their blocks

@@ -49,6 +49,11 @@ class DisaggCounts:
         self._pending += more
         self._counters.set(self._at["pending"], self._pending)
 
+    @property
+    def waits(self) -> bool:
+        """Whether something of this worker is at a prefill engine, with or without a client."""
+        return self._pending > 0
+
     # ---- reading ----
 
     def count(self, name: str) -> int:

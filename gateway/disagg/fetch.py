@@ -1,8 +1,8 @@
 """The second leg of a request over two engines: what the first left is fetched, once, or let go.
 
-Invariants: parameters go to one leg at most, before their time (`Transfer`); whoever has them and
-does not need them any more has them delivered, so that the blocks are let go; a prefill counts
-among its engine's pending ones until they are fetched or nobody will.
+Invariants: parameters go to one leg at most, before their time (`Transfer`); where nobody fetches
+them, an engine is told to let go; a prefill counts among its engine's pending ones until its blocks
+are fetched, or let go, or nobody can tell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway import decode
 from gateway.disagg.alive import Watch
-from gateway.disagg.release import RELEASE_S, deliver
+from gateway.disagg.release import tell
 from gateway.logs import log
 
 if TYPE_CHECKING:
@@ -22,19 +22,23 @@ if TYPE_CHECKING:
     from gateway.pipeline import Pipeline
     from native.relay import Leg
 
+# A decode engine that was sent parameters has so long to see them, before a client that left takes
+# the request with it: what an engine finds closed it drops, and nobody would let go.
+LINGER_S = 0.15
 # A decode engine that cannot reach the other one tries for 5 s, then helps itself.
 HANDSHAKE_S = 4.5
 LOST = frozenset({"client_gone", "cancelled", "shutdown"})  # nobody waits for an answer any more
 
 
 class Fetching:
-    __slots__ = ("_ctx", "_pending", "_pipeline", "_watch", "transfer")
+    __slots__ = ("_ctx", "_name", "_pending", "_pipeline", "_watch", "transfer")
 
     transfer: Transfer
 
     def __init__(self, pipeline: Pipeline, ctx: Context) -> None:
         self._pipeline = pipeline
         self._ctx = ctx
+        self._name = b""  # a member of both bodies: what the engines call the request
         self._pending: Engine | None = None  # who counts this request among its pending ones
         self._watch: Watch | None = None
 
@@ -64,10 +68,12 @@ class Fetching:
         """A leg that answers is about to start: it gets the parameters, where there are some."""
         now = monotonic()
         if not self.transfer.fresh(now):
+            if self.transfer.state == "expired" and self._ctx.engine is not None:
+                self._release(self._ctx.engine)
             return
-        decode.handed_over(self._ctx, leg, self.transfer.take(now))
+        decode.handed_over(self._ctx, leg, self.transfer.take(now), self._name)
         leg.not_after = self.transfer.deadline
-        leg.linger_s = RELEASE_S
+        leg.linger_s = LINGER_S
         engine = self._ctx.engine
         assert engine is not None
         self._watch = Watch(self._ctx, engine, leg, self.transfer)
@@ -124,13 +130,16 @@ class Fetching:
             self._watch = None
 
     def _release(self, engine: Engine) -> None:
-        """The client left with the parameters in our hands: they are delivered, and the leg is
-        cut off, of which the engine tells the one that holds the blocks."""
-        self._let_go()
-        if not self.transfer.fresh(monotonic()):
-            self._over("expired")
-        else:
-            deliver(self._ctx, engine, self.transfer, self._pipeline)
+        """Nobody will fetch what is in our hands: `engine` has it let go. Until it has, the prefill
+        is a pending one."""
+        handed = self.transfer.let_go()
+        if handed is None:
+            self._let_go()
+            return
+        if self._pending is None:
+            self._keep(self.transfer.prefill)
+        self._pending = None
+        tell(self._ctx, engine, handed, self.transfer, self._pipeline.decisions.two)
 
     def _apart(self, engine: Engine) -> None:
         """The two engines did not come together."""

@@ -29,7 +29,7 @@ DECIDED = Declared(
 TRANSFERS = Declared(
     "kvgate_transfers_total", "counter", ("end",),
     "prompts computed to be fetched by another engine, by what became of them: used, failed,"
-    " expired, released (told that nobody fetches them), orphaned (kept until their lease ends)",
+    " released (let go, as nobody fetches them), orphaned (kept until their lease ends)",
 )  # fmt: skip
 TOKENS = Declared(
     "kvgate_transfer_prompt_tokens_total", "counter", (),

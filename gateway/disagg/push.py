@@ -7,8 +7,11 @@ another name than before, the legs follow one another, as with pull.
 What the usage of the answer says of caches is the prefill engine's word, as far as that comes
 before the usage does.
 
-Invariant: the prefill leg has no client of its own: it ends with the other one, unless that is
-complete.
+Once the decode engine may wait for it the prefill must end: blocks that wait for one that never
+comes are not freed by vLLM, not even when their request is aborted. So it goes on whatever becomes
+of the other leg.
+
+Invariant: a prefill that ends when no decode engine was asked, and none will be, is let go.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from engines.vllm import handoff
 from engines.vllm.handoff import Handed, Peer
 from gateway.disagg.fetch import LOST
+from gateway.disagg.release import take
 from gateway.disagg.two_legs import TwoLegs
 from native.relay import Edits
 
@@ -31,17 +36,18 @@ APART = "peer_failed"  # why a decode leg is ended: the other one failed
 
 
 class Pushed(TwoLegs):
-    __slots__ = ("_edits", "_then", "_told")
+    __slots__ = ("_edits", "_got", "_then", "_told")
 
     _edits: Edits | None  # of the reply: what its usage shall say, the prefill's reply tells
 
+    _got: Handed | None  # what the prefill's reply handed over
     _told: Peer | None  # what the decode engine was told; None = the legs follow one another
     _then: Callable[[], None] | None  # once the decode leg has ended
 
     def begin(self, engine: Engine) -> None:
         kv = self._ctx.kv
         assert kv is not None and kv.prefill is not None
-        self._then = self._edits = None
+        self._then = self._edits = self._got = None
         self._told = engine.team.engines[kv.prefill.place].handing.peer
         if self._told is None:
             super().begin(engine)
@@ -52,6 +58,9 @@ class Pushed(TwoLegs):
         kv.computed = kv.prefill
         leg.start()
         self._owner.answer_at(engine)
+
+    def _naming(self, path: bytes) -> bytes:
+        return handoff.naming(path, self.leg_id)
 
     def left(self) -> None:
         if self._told is None:  # else the leg that answers hears of it
@@ -69,8 +78,10 @@ class Pushed(TwoLegs):
         handed = self._read(leg, monotonic())
         if handed is not None and self._edits is not None:
             self._edits.count(max(leg.cached_tokens, 0), leg.created_tokens)
-        answer = self._ctx.leg
-        if self.transfer.state != "taken" or answer is None or answer is leg:
+        answer, self._got = self._ctx.leg, handed
+        if self.transfer.state == "held" and self._owner.over:
+            self._release(self.decode)
+        elif self.transfer.state != "taken" or answer is None or answer is leg:
             self._let_go()  # the other leg is past needing it, or has ended
         elif handed is None:
             self._stop(answer, partial(self._go_on, leg))
@@ -105,17 +116,25 @@ class Pushed(TwoLegs):
                 kv.computed = None
             then()
             return True
-        # Once the decode engine may wait for it the prefill must end: blocks that wait for one that
-        # never comes are not freed by vLLM, not even when their request is aborted.
-        useless = leg.unsent or not leg.t_start or leg.error == "shutdown"
-        if self._told is not None and first is not None and not first.t_end and useless:
-            first.cancel(leg.error if leg.error in LOST else "cancelled")
+        if self._told is not None and first is not None and not first.t_end:
+            gone = leg.error in LOST or not leg.t_start
+            if gone and (leg.unsent or not leg.t_start):  # no decode engine waits for it
+                self._useless(first)
         return False
 
     def _release(self, engine: Engine) -> None:
-        """The prefill engine is told by its own leg."""
-        if self._told is None:
-            super()._release(engine)
+        """No decode engine has been asked: one takes what was computed, if anything was."""
+        if self._told is not None and self.leg is not None and not self.leg.t_end:
+            return  # `_ended` comes
+        late = not self.transfer.fresh(monotonic())
+        if late or (self._told is not None and self._got is None):
+            self._let_go()
+            self._over("orphaned" if late else "failed")
             return
-        self._let_go()
-        self._over("released")
+        if self._got is not None:
+            self.transfer = self.transfer.anew(self._got)
+        if self._pending is None:
+            self._keep(self.transfer.prefill)
+        self._pending = None
+        counts = self._pipeline.decisions.two
+        take(self._ctx, engine, self.leg_id, self._name, self.transfer, counts)

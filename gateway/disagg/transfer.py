@@ -1,14 +1,15 @@
 """The ledger of one transfer: a prompt computed on one engine, to be fetched once by another.
 
     asked → held → taken → used
-        └→ failed  └→ expired, released
+        └→ failed  └→ expired → released, or orphaned
 
 What a prefill engine answers names blocks of its memory. They may be fetched once, and only while
 they are kept: afterwards a fetch gives whatever lies there by then, with status 200. So the
 parameters come out of here once, before their time, and never again.
 
-Invariant: `take` gives the parameters to one leg at most; only a leg of which provably nothing was
-sent may give them back. Pure: times are monotonic seconds.
+Invariants: `take` gives the parameters to one leg at most; only a leg of which provably nothing was
+sent may give them back. `let_go` gives them, also late, to one that fetches nothing, and only if no
+other can have them. Pure: times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from native.relay import Leg
 
 State = Literal["asked", "held", "taken", "used", "failed", "expired", "released", "orphaned"]
-ENDS = ("used", "failed", "expired", "released", "orphaned")
+ENDS = ("used", "failed", "released", "orphaned")
 MARGIN = 0.1  # of a lease, for clocks, and for a request's way into an engine
 MARGIN_MAX_S = 3.0
 
@@ -79,6 +80,13 @@ class Transfer:
             raise Spent(f"the parameters are {self.state}")
         self.state, self.taken_at = "taken", now
         return self._handed
+
+    def let_go(self) -> Handed | None:
+        """The parameters, to have the blocks let go; None where another leg may have them."""
+        if self.state not in ("held", "expired"):
+            return None
+        self.state, handed, self._handed = "released", self._handed, None
+        return handed
 
     def give_back(self, leg: Leg) -> None:
         """A leg ended before anything of it was sent: it is as if it had not been. Raises Spent

@@ -8,10 +8,11 @@ answers. Owner of the prefill legs; the exchange owns the one that answers.
 
 A prefill leg has no client of its own. One that ends in mid-prefill is no safe way to stop it: an
 engine hears of an abort between two steps, and a prefill that the last step has finished keeps its
-blocks for a lease, its reply lost. So a leg whose client left goes on, and is told to nobody.
+blocks for a lease, its reply lost. So a leg whose client left goes on, and is told to nobody,
+unless the engine has so much else before it that the abort is certain to come in time.
 
 Invariant: whatever becomes of a prefill, one engine answers in the end, or an error does, or the
-client has left; at most `LINGER_MAX` legs of one engine go on without one.
+client has left, and what was handed over is let go.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 PREFILLS_MAX = 2  # tries of one request, of those that failed
 REDOES_MAX = 1  # answers that failed before a byte
-LINGER_MAX = 16  # prefills of one engine and worker that go on without a client; more are ended
 _LOADED = frozenset({408, 429})  # not the request's fault
 
 
@@ -57,9 +57,7 @@ class Owner(Protocol):
 
 
 class TwoLegs(Fetching, Kept):
-    __slots__ = (
-        "_charge", "_failures", "_lingers", "_owner", "_redoes", "decode", "leg", "leg_id",
-    )  # fmt: skip
+    __slots__ = ("_charge", "_failures", "_owner", "_redoes", "decode", "leg", "leg_id")
 
     decode: Engine
 
@@ -68,7 +66,6 @@ class TwoLegs(Fetching, Kept):
         self._owner = owner
         self._charge: Charge | None = None
         self._failures = self._redoes = 0
-        self._lingers = False  # the prefill leg goes on, though the client left
         self.leg_id = ""  # what both engines know the request by
         self.leg: Leg | None = None  # the last prefill leg
 
@@ -90,12 +87,18 @@ class TwoLegs(Fetching, Kept):
         self.transfer = Transfer(first, group.conf.disaggregation.lease_s, now)
         again = bool(ctx.attempts or self._failures)
         self.leg_id = self._pipeline.ids.next() if again else ctx.request_id
+        self._name = self._naming(kv.path)
         self._charge = self._pipeline.decisions.prefill_sent(kv, first)
         self._keep(first)
-        leg = self.leg = prefill.build(ctx, first, self.leg_id, self)
+        leg = self.leg = prefill.build(ctx, first, self.leg_id, self, self._name)
+        first.handing.asked(leg, kv.prefill.uncached)
         total_s, spent_s = ctx.plan.location.total_timeout_s, now - ctx.request.t0
         leg.total_s = policy.left_s(ctx.policy, total_s, spent_s)
         return leg
+
+    def _naming(self, path: bytes) -> bytes:
+        """With pull, engines tell each other what a request is called."""
+        return b""
 
     def left(self) -> None:
         """The client is gone, the exchange over."""
@@ -103,18 +106,15 @@ class TwoLegs(Fetching, Kept):
         if leg is None or leg.t_end or kv is None:
             return
         kv.over(monotonic(), -1)  # nobody will answer it
-        handing = self.transfer.prefill.handing
-        if leg.t_sent and handing.lingering < LINGER_MAX:
-            handing.lingering += 1
-            self._lingers = True
-        else:
+        self._useless(leg)
+
+    def _useless(self, leg: Leg) -> None:
+        """Nobody wants the prefill any more: it ends, where the engine hears of that in time."""
+        if not leg.t_sent or self.transfer.prefill.handing.far(leg):
             leg.cancel("client_gone")
 
     def _for_nobody(self, handed: Handed | None, now: float) -> None:
         """A prefill leg has ended whose client left before."""
-        if self._lingers:
-            self._lingers = False
-            self.transfer.prefill.handing.lingering -= 1
         if handed is None:
             self._let_go()
             self._over("failed")
@@ -155,6 +155,7 @@ class TwoLegs(Fetching, Kept):
         assert group is not None
         done = leg.error is None and leg.status == 200
         self._settle(done)
+        first.handing.answered(leg)
         mark(group, first, leg)
         handed = None
         if done:
@@ -186,8 +187,7 @@ class TwoLegs(Fetching, Kept):
         assert kv is not None
         self.transfer.hold(handed, now)
         if not self.transfer.fresh(now):
-            self._over("expired")
-            self._let_go()
+            self._release(self.decode)
             self._alone("expired")
             return
         kv.computed = kv.prefill

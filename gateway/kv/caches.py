@@ -15,9 +15,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from gateway.fleet.ledger import place
+from gateway.kv import shown
 from gateway.kv.events import Key, Subscriber
-from gateway.kv.feed import Wanted
+from gateway.kv.feed import View, Wanted
 from gateway.kv.sources import Found, written
+from gateway.kv.stores import Stores
 from gateway.kv.trust import BLIND, CONTRADICTS, EXACT, HEALING, NOT_ASKED, STATES, Standing, Trust
 from gateway.log_lines import NOTICE
 from gateway.logs import log
@@ -49,6 +51,7 @@ class Caches:
         self._board = board
         self._counts = counts
         self._subscriber = None if table.index is None else Subscriber(table.index)
+        self._stores = None if table.index is None else Stores(table.index)
         self._found: dict[Key, Found] = {}  # by upstream and server
         self._engines: dict[Key, Engine] = {}  # those with a slot
         self._said: dict[Key, tuple[Standing, float]] = {}  # as on the board; since when so
@@ -94,6 +97,8 @@ class Caches:
                     known.pop(key, None)
         for slot in left - self._slots():
             assert self._subscriber is not None
+            assert self._stores is not None
+            self._stores.forget(slot)
             self._subscriber.release(slot)  # behind `follow`: nothing writes to it
 
     def hear(self, upstream: str, server: str, found: Found) -> None:
@@ -108,10 +113,12 @@ class Caches:
 
     def _follow(self) -> None:
         """Follows all engines whose events are to be had and are believed."""
-        if self._subscriber is None:
+        if self._subscriber is None or self._stores is None:
             return
         now = monotonic()
-        wanted: dict[Key, Wanted] = {}
+        engines = [engine for group, engine in self._aware() if group.conf.kv.events != "off"]
+        stores = self._stores.wanted(engines)
+        wanted: dict[Key, Wanted] = dict(stores)
         for group, engine in self._aware():
             trust = engine.trust
             if group.conf.kv.events == "off":
@@ -128,6 +135,8 @@ class Caches:
             return
         former, self._wanted = self._wanted, wanted
         self._subscriber.follow(wanted)
+        for number in self._stores.left(stores.values()):
+            self._subscriber.release(number)
         slots = self._slots()
         for key in former.keys() - wanted.keys():
             if former[key].slot in slots:
@@ -190,7 +199,7 @@ class Caches:
 
     def _fresh(self, engine: Engine) -> Trust:
         if self._subscriber is not None:
-            view = self._subscriber.view(_feed(engine))
+            view = self._view(_feed(engine))
             engine.trust.stream = None if view is None else view.standing
         return engine.trust
 
@@ -201,7 +210,7 @@ class Caches:
         refollow = False
         for group, engine in self._aware():
             trust = self._fresh(engine)
-            view = None if self._subscriber is None else self._subscriber.view(_feed(engine))
+            view = self._view(_feed(engine))
             if view is not None and self.index is not None:
                 trust.short(self.index.short(engine.index_slot))
                 sent = self._table.ledger.core.load(engine.slot).dispatched
@@ -217,6 +226,8 @@ class Caches:
             self._say(engine, trust.standing(now), now)
         if refollow:
             self._follow()
+        if self._stores is not None:
+            self._stores.look((engine for _, engine in self._aware()), self._view)
         if self._subscriber is not None and self.index is not None:
             stats = self.index.stats()
             self._counts.say(self._subscriber.totals(), stats.evicted)
@@ -254,43 +265,21 @@ class Caches:
 
     def status(self, engine: Engine) -> dict[str, Any] | None:
         """Of the worker that answers, but for `worst*`; None where nothing is followed."""
-        if engine.index_slot < 0 or self.index is None:
+        if engine.index_slot < 0 or self.index is None or self._stores is None:
             return None
         standing, worst = self.standing(engine), self.worst(engine)
         if worst.state in ("", standing.state):
             worst = standing  # its own is fresher
-        shown: dict[str, Any] = {
-            "trust": standing.state,
-            "reason": standing.reason,
-            "worst": worst.state,
-            "worst_reason": worst.reason,
-            "block_size": self.index.block_size(engine.index_slot),
-            "tokens": self.index.tokens(engine.index_slot),
-            **_capacity(engine),
-            "events": None,
-        }
         key = _feed(engine)
-        view = None if self._subscriber is None else self._subscriber.view(key)
-        if view is not None and key in self._wanted:
-            heard = view.heard_at
-            shown["events"] = {
-                "endpoint": self._wanted[key].source.endpoint,
-                "replay": self._wanted[key].source.replay,
-                "connected": view.connected,
-                "next": view.next,
-                "heard_s_ago": None if heard is None else round(monotonic() - heard, 3),
-                **view.tally.counts(),
-            }
-        return shown
+        source = self._wanted[key].source if key in self._wanted else None
+        return {
+            **shown.cache(engine, self.index, standing, worst),
+            "events": shown.events(source, self._view(key), monotonic()),
+            "kvbm": self._stores.status(engine, self._view),
+        }
 
-
-def _capacity(engine: Engine) -> dict[str, Any]:
-    """How many tokens its cache is taken to hold, and who says so."""
-    written = engine.team.group.conf.kv.capacity_tokens
-    for tokens, who in ((written, "kv_capacity"), (engine.capacity_tokens, "engine")):
-        if tokens:
-            return {"capacity_tokens": tokens, "capacity_from": who}
-    return {"capacity_tokens": engine.team.kv_tokens, "capacity_from": "profile"}
+    def _view(self, key: Key) -> View | None:
+        return None if self._subscriber is None else self._subscriber.view(key)
 
 
 def _feed(engine: Engine) -> Key:

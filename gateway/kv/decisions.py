@@ -134,8 +134,10 @@ class Decisions:
         # something else than lay there when it was sent: that says nothing of the events.
         row = None if kv.reader is None else kv.reader.row
         at_once = row is not None and not row.waiting and not row.predicted
-        if cached >= 0 and kv.comparable and at_once and engine is not None:
-            wrong = self._trust.observe(engine, kv.matched, cached, monotonic())
+        if cached >= 0 and kv.comparable and at_once and engine is not None and row is not None:
+            # What lies below the device is loaded only where that pays, as the engine sees it.
+            expected = min(max(cached, row.device), kv.matched)
+            wrong = self._trust.observe(engine, expected, cached, monotonic())
             if wrong and kv.source == "local":
                 kv.tokens.suspect(engine)
 

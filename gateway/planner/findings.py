@@ -9,7 +9,8 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.planner.fit import Goal, Means, Option, Planner, attained, wilson
+from gateway.load.goodput import wilson
+from gateway.planner.fit import Goal, Means, Option, Planner, attained
 
 SWING = 0.3
 TIE = 0.01  # margins below it are noise of the seed
@@ -178,4 +179,4 @@ def goodput(option: Option, goal: Goal, gpus: int) -> float:
 def interval(option: Option, goal: Goal) -> tuple[float, float]:
     run = option.run
     assert run is not None
-    return wilson(attained(run, goal), run.requests)
+    return wilson(run.good(goal.ttft_s, goal.tpot_s), run.requests)

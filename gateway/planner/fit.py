@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 
 from gateway.planner.queueing import Layout, Predicted, Traffic, predict
 from gateway.planner.replay import OURS, Setup, run
@@ -19,7 +18,6 @@ from native._core import Duet, Fit, Simulated
 CHUNKS = (512, 1024, 2048, 4096, 8192)
 KEPT = 3  # layouts of either kind that are replayed
 PREFILL_CHUNK = 8192  # where prefill disturbs no answer
-CONFIDENCE = 1.96
 # Of an engine's KV memory, what answers can fill in the mean; above it, prompts wait for room.
 FILLED = 0.7
 
@@ -35,7 +33,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What engines are made of. `kv_tokens` 0: the profile's; `speed`: of the trace's arrivals."""
+    """What engines are made of. `kv_tokens` 0: the profile's; `speed`: of the trace's arrivals;
+    `constants`: of step times, in place of the profile's."""
 
     profile: str = "h100-70b-tp4"
     gpus: int = 4
@@ -43,9 +42,10 @@ class Means:
     link_gb_s: float = 12.5
     speed: float = 1.0
     seed: int = 0
+    constants: tuple[tuple[str, float], ...] = ()
 
     def fit(self, chunk_tokens: int) -> Fit:
-        return Fit(self.profile, None, chunk_tokens)
+        return Fit(self.profile, list(self.constants), chunk_tokens)
 
     def memory(self) -> int:
         return self.kv_tokens or self.fit(0).kv_tokens
@@ -109,6 +109,7 @@ class Planner:
             profile=means.profile,
             kv_tokens=means.kv_tokens,
             chunk_tokens=layout.chunk_tokens,
+            constants=means.constants,
             speed=means.speed,
             ttft_s=self.goal.ttft_s,
             tpot_s=self.goal.tpot_s,
@@ -143,6 +144,10 @@ class Planner:
         )
         return found[:KEPT]
 
+    def option(self, layout: Layout, means: Means) -> Option:
+        """A layout that is there, replayed."""
+        return Option(layout, self.predict(layout, means), self.replay(layout, means))
+
     def needed(self, most: int, means: Means) -> tuple[int, Option] | None:
         """The fewest engines that reach the target, and their layout; None: more than `most`."""
         low, high = 1, most
@@ -155,12 +160,3 @@ class Planner:
             else:
                 low = middle + 1
         return best
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` (Wilson's)."""
-    z = CONFIDENCE
-    middle = share + z * z / (2 * count)
-    half = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return (middle - half) / scale, (middle + half) / scale

@@ -21,8 +21,10 @@ SHARES = [0.5, 0.9, 0.99]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`kv_tokens`, `chunk_tokens` 0: the profile's. `ttft_s`, `tpot_s` 0: no SLO; `ask`: kvgate is
-    told of them. `delay_s`, `loss`: of KV events, for kvgate alone; the others look into engines.
+    """`kv_tokens`, `chunk_tokens` 0: the profile's; `constants` of step times in place of its own.
+    `ttft_s`, `tpot_s` 0: no SLO; `ask`: kvgate is told of them. `delay_s`, `loss`: of KV events,
+    for kvgate alone; the others look into engines. `store_tokens`: of a kvbm daemon's memory that
+    all engines load from, 0 = there is none.
     """
 
     engines: int = 8
@@ -37,10 +39,12 @@ class Setup:
     gateways: int = 1
     delay_s: float = 0.0
     loss: float = 0.0
+    store_tokens: int = 0
+    constants: tuple[tuple[str, float], ...] = ()
 
     def fit(self) -> Fit:
         """Raises ValueError for a profile there is not."""
-        return Fit(self.profile, None, self.chunk_tokens)
+        return Fit(self.profile, list(self.constants), self.chunk_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ def run(
         ttft_slo_ms=setup.ttft_s * 1e3 if setup.ask else 0.0,
         tpot_slo_ms=setup.tpot_s * 1e3 if setup.ask else 0.0,
         duet=duet,
+        store_tokens=setup.store_tokens,
     )
 
 

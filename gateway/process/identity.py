@@ -56,6 +56,8 @@ def _logs(config: Config) -> Iterator[str]:
     for server in config.servers:
         for location in _all(server.locations):
             yield from (log.path for log in location.access_logs)
+            if location.recording is not None:
+                yield location.recording.path
 
 
 def _all(locations: Iterable[Location]) -> Iterator[Location]:

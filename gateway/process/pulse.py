@@ -13,6 +13,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway.disagg import roles
+from gateway.logs import Sink
+from gateway.trace_log import TraceSink
 
 if TYPE_CHECKING:
     from gateway.admit import Gatehouse
@@ -41,7 +43,7 @@ class Pulse:
         self._gatehouse = gatehouse
         self._writer = writer
         self._responses = responses
-        self._dropped = 0  # as said
+        self._dropped: dict[str, int] = {}  # as it was said last
         self._seen = -1  # version of health that was taken
         self._said_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -86,9 +88,10 @@ class Pulse:
                 self._say_engine(engine, now)
         self._stats.say("active", self._gatehouse.active)
         self._stats.say("responses", len(self._responses))
-        dropped = self._writer.dropped
-        self._stats.add("log_dropped", dropped - self._dropped)
-        self._dropped = dropped
+        for name, kind in (("log_dropped", Sink), ("record_dropped", TraceSink)):
+            dropped = self._writer.dropped(kind)
+            self._stats.add(name, dropped - self._dropped.get(name, 0))
+            self._dropped[name] = dropped
 
     def _say_engine(self, engine: Engine, now: float) -> None:
         counts, former = engine.counts(), engine.opened

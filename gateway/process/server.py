@@ -60,11 +60,13 @@ class Listener:
 
 @dataclass(slots=True)
 class Drain:
-    """How a worker ends. `announce` is called when readiness must turn to 503."""
+    """How a worker ends. `announce` is called when readiness must turn to 503; `unfinished` tells
+    whether anything runs that no connection stands for."""
 
     delay_s: float = 0.0  # between that and the closing of the listeners
     timeout_s: float = 30.0  # for exchanges to finish; 0 = as long as they take
     announce: Callable[[], None] = field(default=lambda: None)
+    unfinished: Callable[[], bool] = field(default=lambda: False)
 
 
 class Server(uvicorn.Server):
@@ -159,12 +161,16 @@ class Server(uvicorn.Server):
             for connection in list(self.connections):
                 connection.farewell(FAREWELL_S)
             limit_s = self.drain.timeout_s or float("inf")
-            await self._until(lambda: self.force_exit or not self.connections, limit_s)
+            await self._until(lambda: self.force_exit or self._done, limit_s)
         for connection in list(self.connections):
             connection.kill()
         # What was cut off still gets its last bytes and its access line.
         await self._until(lambda: not self.connections, 1.0)
         await self.lifespan.shutdown()
+
+    @property
+    def _done(self) -> bool:
+        return not self.connections and not self.drain.unfinished()
 
     async def _until(self, done: Callable[[], bool], seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -55,7 +55,10 @@ class Worker:
         for address, listener in self.app.by_address.items():
             listener.sock = post.sockets[address]
         config = post.config
-        drain = server.Drain(config.shutdown_delay_s, config.shutdown_timeout_s, self._announce)
+        drain = server.Drain(
+            config.shutdown_delay_s, config.shutdown_timeout_s, self._announce,
+            lambda: self.app.pipeline.decisions.two.waits,
+        )  # fmt: skip
         self.server = server.Server(self.app.asgi, self.app.pipeline, self.app.listeners, drain)
         self.server.began = self._begin
         self._core = post.memory.ledger.core

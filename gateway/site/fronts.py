@@ -53,9 +53,11 @@ class Fronts:
     catalogs: tuple[Catalog, ...] = ()
 
     def sinks(self) -> set[Sink]:
-        """The access logs that are written to."""
+        """The access logs and recordings that are written to."""
         plans = [(*front.plans, front.nowhere) for front in self.by_address.values()]
-        return {sink for some in plans for plan in some for _, sink, _ in plan.logs}
+        found = {sink for some in plans for plan in some for _, sink, _ in plan.logs}
+        found |= {plan.trace.sink for some in plans for plan in some if plan.trace is not None}
+        return found
 
 
 def schemes(config: Config) -> dict[str, set[str]]:

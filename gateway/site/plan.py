@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.conf.model import Config, ErrorPage, Location, Proxy, Return, Server, Template
+from gateway.conf.model import (
+    Config,
+    ErrorPage,
+    Location,
+    Proxy,
+    Recording,
+    Return,
+    Server,
+    Template,
+)
 from gateway.fleet.catalog import Catalog
 from gateway.retry import Rules
 from gateway.site.access import Access
@@ -27,6 +36,7 @@ from gateway.site.variables import (
     header_lines,
     needs_reply,
 )  # fmt: skip
+from gateway.trace_log import Keyed, TraceLog, TraceSink
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
 if TYPE_CHECKING:
@@ -109,6 +119,7 @@ class Plan:
         "set_lines",
         "target",
         "tls",
+        "trace",
         "trust",
         "uri",
     )
@@ -145,6 +156,7 @@ class Plan:
         self.path_open = location.engine_admin
         self.receipt = location.expose_receipt
         self.logs: tuple[tuple[LogLine, Sink, Callable[[Context], str] | None], ...] = ()
+        self.trace: TraceLog | None = None
         lines = [(h.name, h.value, h.always) for h in location.add_headers]
         self.added_always = header_lines([line[:2] for line in lines if line[2]], maps)
         self.added = header_lines([line[:2] for line in lines], maps)
@@ -179,8 +191,9 @@ class Plan:
         self.request_plan = RequestPlan(self.drop)
 
     def open_logs(self, writer: Writer) -> None:
-        """Opens the access logs. Raises OSError."""
+        """Opens the access logs and the recording. Raises OSError."""
         maps = self._around.maps
+        self.trace = trace_log(self.location.recording, writer, maps)
         self.logs = tuple(
             (
                 compile_log(log.format.template, log.format.escape, maps=maps),
@@ -262,6 +275,16 @@ def labels(server: Server, location: Location) -> tuple[str, str]:
     if not name and server.listens:
         name = server.listens[0].address
     return name, f"{location.modifier} {location.pattern}".strip()
+
+
+def trace_log(conf: Recording | None, writer: Writer, maps: Maps) -> TraceLog | None:
+    """Raises OSError."""
+    if conf is None:
+        return None
+    sink = writer.of(conf.path, TraceSink)
+    sink.begin(conf.block)
+    who = compile_text(conf.client, maps), compile_text(conf.session, maps)
+    return TraceLog(sink, Keyed(conf.secret), conf.block, who)
 
 
 def _kind(location: Location) -> str:

@@ -178,6 +178,21 @@ impl Index {
         slot.map(usize::from).ok_or_else(|| PyValueError::new_err("the index has no slot left"))
     }
 
+    /// A number for a store that several engines share: `apply`, `clear`, `remove_engine`, `held`,
+    /// `waiting` and `short` take it as an engine's slot. ValueError if there are too many.
+    fn add_store(&self) -> PyResult<usize> {
+        let number = self.inner.add_store();
+        number
+            .map(usize::from)
+            .ok_or_else(|| PyValueError::new_err("the index has no room for a store"))
+    }
+
+    /// An engine can load what lies in a store; None: in none.
+    #[pyo3(signature = (slot, store))]
+    fn reach(&self, py: Python<'_>, slot: usize, store: Option<usize>) {
+        py.detach(|| self.inner.reach(Self::slot(slot), store.map(Self::slot)));
+    }
+
     /// Forgets an engine. The slot is reused.
     fn remove_engine(&self, py: Python<'_>, slot: usize) {
         py.detach(|| self.inner.remove_engine(Self::slot(slot)));

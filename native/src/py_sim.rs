@@ -15,6 +15,7 @@ use crate::sim::gate::{self, Gate, View};
 use crate::sim::options::Options;
 use crate::sim::report::Time;
 use crate::sim::run::{run, Run};
+use crate::sim::store::Shelf;
 use crate::sim::trace::{self, Columns};
 
 /// The policy that is ours, beside those of `Baseline::ALL`.
@@ -239,12 +240,13 @@ pub fn policies() -> Vec<&'static str> {
 /// arrivals; `spread_s`: each arrives up to so much later, at random. `shared`: all engines share one
 /// endless cache, which bounds what routing can lose. `gateways` take turns; with `shared_load` they
 /// count as workers of one machine do. `delay_s`, `loss`: of KV events. `events`: kvgate learns from
-/// events and its own decisions what is cached, else it looks. ValueError for what cannot be.
+/// events and its own decisions what is cached, else it looks. `store_tokens`: what fits into a store
+/// below the engines that all of them load from, as from host memory; 0: there is none. ValueError for what cannot be.
 #[pyfunction]
 #[pyo3(signature = (trace, policy, fit, *, engines=8, capacity_tokens=0, max_seqs=1024, speed=1.0,
                     spread_s=0.0, seed=0, shared=false, gateways=1, shared_load=true, delay_s=0.0,
                     loss=0.0, ttft_slo_ms=0.0, tpot_slo_ms=0.0, overlap_weight=1.0, events=true,
-                    believed=None, duet=None))]
+                    believed=None, duet=None, store_tokens=0))]
 #[allow(clippy::too_many_arguments)]
 pub fn simulate(
     py: Python<'_>,
@@ -268,6 +270,7 @@ pub fn simulate(
     events: bool,
     believed: Option<&Fit>,
     duet: Option<&Duet>,
+    store_tokens: u64,
 ) -> PyResult<Simulated> {
     let chunk = fit.profile.chunk_tokens as u32;
     let capacity = if capacity_tokens > 0 { capacity_tokens } else { fit.profile.kv_tokens };
@@ -276,12 +279,16 @@ pub fn simulate(
     let gb_s = duet.map_or(link::GB_S, |duet| duet.link_gb_s);
     let link = Link::of(bytes, gb_s, link::LATENCY_MS).map_err(value_error)?;
     let chunks = duet.map_or_else(Vec::new, |duet| duet.chunks.clone());
+    let [store_ms, ..] = fit.profile.fetch_ms();
+    let store = (store_tokens > 0)
+        .then_some(Shelf { capacity: store_tokens, ms_per_token: store_ms });
     let options = Options {
         engines,
         settings,
         chunks: chunks.clone(),
         link,
         shared,
+        store,
         speed,
         spread_s,
         seed,
@@ -304,6 +311,7 @@ pub fn simulate(
         overlap_weight,
         shared_load,
         events,
+        store_ms: store.filter(|_| !shared).map(|shelf| shelf.ms_per_token),
         duet: duet.map(|duet| duet.with(ttft_slo_ms, tpot_slo_ms)),
     };
     let baseline = Baseline::ALL.iter().find(|(name, _)| *name == policy);

@@ -37,9 +37,12 @@ http {
     }
     server {
         listen 127.0.0.1:@PORT@ backlog=4096;
-        location /v1/ { proxy_pass http://bench; proxy_read_timeout 600s; expose_receipt on; }
+        location /v1/ {
+            proxy_pass http://bench; proxy_read_timeout 600s; expose_receipt on; @LOCATION@
+        }
         location = /metrics { metrics; }
     }
+    server { listen unix:@DIR@/admin.sock; location / { admin; } }
 }
 """
 KV_AWARE = (
@@ -137,9 +140,9 @@ def model(folder: Path) -> Path:
 
 
 @contextmanager
-def built(plan: Plan, balance: str, folder: Path) -> Iterator[Rig]:
-    """Engines and a gateway that balances by these directives; `folder` must exist, and holds the
-    `model`.
+def built(plan: Plan, balance: str, folder: Path, location: str = "") -> Iterator[Rig]:
+    """Engines and a gateway that balances by these directives, with more of them in its location;
+    `folder` must exist, and holds the `model`.
     """
     with ExitStack() as stack:
         engines = [SimEngine(*plan.engine(folder / "model")) for _ in range(plan.engines)]
@@ -155,6 +158,7 @@ def built(plan: Plan, balance: str, folder: Path) -> Iterator[Rig]:
             "BLOCK": str(BLOCK),
             "BALANCE": balance,
             "PORT": str(port),
+            "LOCATION": location,
         }
         text = CONF
         for name, value in values.items():

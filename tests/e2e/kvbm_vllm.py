@@ -13,7 +13,7 @@ from e2e import fleet
 from harness.gateway import ROOT, free_ports
 
 from engines.vllm.launch import ChildServer
-from engines.vllm.spec import Cpu, EngineSpec, command
+from engines.vllm.spec import Cpu, EngineSpec, KvEvents, command
 from engines.vllm.transfer import Nixl
 
 MODEL = "tiny"
@@ -39,13 +39,20 @@ class Answer:
 class Vllm:
     """An engine with kvbm's way in, or `with_nixl`: with NIXL's connector and kvbm's.
 
-    `transfer` is the option as `kvbm doctor` prints it.
+    `transfer` is the option as `kvbm doctor` prints it. Computing is said to take so long that what
+    is found is loaded: these tests count blocks. `with_events`: it publishes its KV events.
     """
 
     def __init__(
-        self, transfer: dict[str, Any], folder: Path, *, with_nixl: bool = False
+        self,
+        transfer: dict[str, Any],
+        folder: Path,
+        *,
+        with_nixl: bool = False,
+        with_events: bool = False,
     ) -> None:
-        port, side = free_ports(2)
+        port, side, events, replay = free_ports(4)
+        transfer["kv_connector_extra_config"].setdefault("recompute_us_per_token", 1e6)
         spec = EngineSpec(
             model=str(WEIGHTS),
             served_names=(MODEL,),
@@ -55,6 +62,7 @@ class Vllm:
             dtype="float32",
             cpu=Cpu(kv_bytes=DEVICE),
             offline=True,
+            events=KvEvents(f"tcp://*:{events}", f"tcp://*:{replay}") if with_events else None,
             nixl=Nixl(port=side, buffer_device="cpu", ucx_tls="tcp,sm,self", ucx_devices="lo")
             if with_nixl
             else None,

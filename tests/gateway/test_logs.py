@@ -46,7 +46,7 @@ async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
     writer.close()
     assert (tmp_path / "access.log.1").read_text() == "one\ntwo\n"
     assert path.read_text() == "three\n"
-    assert writer.dropped == 0
+    assert writer.dropped(Sink) == 0
 
 
 async def test_a_small_buffer_is_written_after_a_second_at_most(
@@ -72,13 +72,13 @@ async def test_a_blocked_pipe_costs_lines_and_is_counted(monkeypatch: pytest.Mon
     writer = Writer()
     sink = Sink("stderr", writer)
     sink.fd = full
-    writer.sinks["pipe"] = sink
+    writer.sinks[Sink, "pipe"] = sink
     start = time.monotonic()
     for _ in range(40_000):
         write(sink, "x" * 99)
     assert time.monotonic() - start < 2.0
     sink.flush()
-    assert writer.dropped > 20_000 and sink.handed < 3 << 20
+    assert writer.dropped(Sink) > 20_000 and sink.handed < 3 << 20
     os.close(reader)
     writer.close(0.5)
     os.close(full)
@@ -141,4 +141,4 @@ async def test_a_log_that_no_configuration_names_is_closed(tmp_path: Path) -> No
     write(again, "four")
     writer.close()
     assert sorted((tmp_path / "gone").read_text().split()) == ["four", "one", "three", "two"]
-    assert (tmp_path / "kept").read_text() == "x\n" and writer.dropped == 0
+    assert (tmp_path / "kept").read_text() == "x\n" and writer.dropped(Sink) == 0

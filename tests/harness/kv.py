@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
@@ -30,9 +31,14 @@ def conf(addresses: Iterable[str], admin: Path, **how: str) -> str:
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
-    """Waits for a condition; fails after DEADLINE_S."""
+    """Waits for a condition, which may be a coroutine's; fails after DEADLINE_S."""
     end = monotonic() + DEADLINE_S
-    while not condition():
+
+    async def holds() -> bool:
+        value = condition()
+        return bool(await value if inspect.isawaitable(value) else value)
+
+    while not await holds():
         assert monotonic() < end, f"this did not happen: {what}"
         await asyncio.sleep(0.01)
 

@@ -15,12 +15,13 @@ HANG_S = 20.0
 
 class S3:
     """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
-    two are of objects' bodies.
+    two are of objects' bodies. `delay_s`: until an object is handed out.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.fault = ""
+        self.delay_s = 0.0
         self.requests: list[str] = []
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"store": self})
@@ -107,6 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._list(query.get("prefix", [""])[0])
             return
         body = self.store.objects.get(name)
+        self.store.over.wait(self.store.delay_s)
         if body is None:
             self._say(404, b"<Error><Code>NoSuchKey</Code></Error>")
             return

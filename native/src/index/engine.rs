@@ -17,6 +17,8 @@ pub struct Engine {
     /// Tokens per block where it has not said; 0 for the usual ones.
     otherwise: u32,
     pub decoder: Decoder,
+    /// The store that it can load from: its number and its lane.
+    pub store: Option<(u16, u16)>,
     /// True once it is removed: a batch that waited for its lock comes too late.
     pub gone: bool,
 }
@@ -39,7 +41,7 @@ impl Engine {
         let mut view = View::of(&self.slot, self.block_size());
         view.assumed = self.assumed.as_ref().map(|assumed| assumed.lane);
         view.sizes = self.sizes();
-        view
+        view.reaching(self.store)
     }
 
     pub fn sizes(&self) -> Sizes {

@@ -19,6 +19,7 @@ pub mod recent;
 pub mod sizes;
 pub mod slot;
 pub mod spread;
+pub mod store;
 pub mod table;
 pub mod tiers;
 pub mod used;
@@ -38,6 +39,7 @@ use holders::Holders;
 use lanes::Lanes;
 use recent::Recent;
 use slot::{Change, Out, Retired};
+use store::Stores;
 use tiers::Tiers;
 use used::Used;
 use view::{View, Walk};
@@ -64,6 +66,7 @@ struct Shared {
 pub struct Index {
     shared: Gate<Shared>,
     engines: Mutex<Vec<Option<Arc<Mutex<Engine>>>>>,
+    stores: Stores,
     recent: Mutex<Recent>,
     lanes: Lanes,
     retired: Mutex<VecDeque<Retired>>,
@@ -87,6 +90,7 @@ impl Index {
         Self {
             shared: Gate::new(Shared { holders: Holders::new(secret), views: Vec::new() }),
             engines: Mutex::default(),
+            stores: Stores::default(),
             recent: Mutex::default(),
             lanes: Lanes::default(),
             retired: Mutex::default(),
@@ -122,6 +126,10 @@ impl Index {
 
     /// Forgets an engine; its slot may be given to another one.
     pub fn remove_engine(&self, slot: u16) {
+        if slot >= store::FIRST {
+            return self.clear_store(slot, true);
+        }
+        self.reach(slot, None);
         self.forget(slot, true);
         if let Some(engine) = lock(&self.engines).get_mut(slot as usize) {
             *engine = None;
@@ -131,6 +139,9 @@ impl Index {
     /// Forgets what an engine holds, its block size included. Takes no longer for a full engine than
     /// for an empty one: its lanes are dropped, the map is cleaned bit by bit by later calls.
     pub fn clear(&self, slot: u16) {
+        if slot >= store::FIRST {
+            return self.clear_store(slot, false);
+        }
         self.forget(slot, false);
     }
 
@@ -152,6 +163,9 @@ impl Index {
 
     /// Takes in one batch of events.
     pub fn apply(&self, slot: u16, payload: &[u8]) -> Applied {
+        if slot >= store::FIRST {
+            return self.apply_store(slot, payload);
+        }
         let Some(engine) = self.engine(slot) else { return Applied::default() };
         let room = self.room();
         let mut engine = lock(&engine);
@@ -160,6 +174,7 @@ impl Index {
             return Applied::default();
         }
         let mut out = Out::new(&self.lanes, room);
+        out.told = engine.store.map(|_| Vec::new());
         let mut session = None;
         let mut decoder = std::mem::take(&mut engine.decoder);
         let header = decoder.decode(payload, |event| {
@@ -309,6 +324,10 @@ impl Index {
             self.shared.write(|shared| shared.views[slot as usize].sizes = sizes);
         }
         out.changes.clear();
+        if let (Some(told), Some((number, _))) = (&mut out.told, engine.store) {
+            out.counts.adopted += self.tell(number, told);
+            told.clear();
+        }
     }
 
     /// Makes changes section by section; `also` is run in each.

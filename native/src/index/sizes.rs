@@ -1,6 +1,7 @@
 //! How much there is: of one engine, and of all. Read without waiting for an engine whose batch is at
 //! work, however large that is.
 
+use super::store::FIRST;
 use super::{lock, Index, IndexStats};
 
 /// Of one engine, as of its latest change.
@@ -27,6 +28,9 @@ impl Index {
 
     /// Zeros for a slot that nobody has.
     pub fn sizes(&self, slot: u16) -> Sizes {
+        if slot >= FIRST {
+            return self.store_sizes(slot);
+        }
         self.shared.read().views.get(slot as usize).map_or(Sizes::default(), |view| view.sizes)
     }
 
@@ -43,6 +47,11 @@ impl Index {
         self.reap();
         let engines = lock(&self.engines).iter().flatten().count();
         let mut stats = IndexStats { engines, ..IndexStats::default() };
+        let stores = lock(&self.stores).len() as u16;
+        for number in FIRST..FIRST + stores {
+            let sizes = self.store_sizes(number);
+            (stats.orphans, stats.bytes) = (stats.orphans + sizes.waiting, stats.bytes + sizes.bytes);
+        }
         let shared = self.shared.read();
         for view in &shared.views {
             stats.orphans += view.sizes.waiting;

@@ -42,12 +42,14 @@ pub struct Out<'a> {
     pub reshaped: bool,
     /// Blocks that may be added before the index is at its limit.
     pub room: usize,
+    /// Keys and sequence hashes of blocks that became known, where a store wants to hear of them.
+    pub told: Option<Vec<(u64, u64)>>,
 }
 
 impl<'a> Out<'a> {
     pub fn new(lanes: &'a Lanes, room: usize) -> Self {
         let (changes, retired, counts) = (Vec::new(), Vec::new(), Counts::default());
-        Self { lanes, changes, retired, counts, reshaped: false, room }
+        Self { lanes, changes, retired, counts, reshaped: false, room, told: None }
     }
 }
 
@@ -200,6 +202,7 @@ impl Slot {
             let (lane, tiers) = (group.lane, copy.tier);
             out.room = out.room.saturating_sub(1);
             out.changes.push(Change { sequence, lane, tiers, held: true });
+            out.told.iter_mut().for_each(|told| told.push((copy.key, sequence)));
             if !self.orphans.is_empty() || !self.untold.is_empty() {
                 self.fresh.push((copy.key, sequence));
             }
@@ -213,6 +216,7 @@ impl Slot {
             let lane = group.lane;
             out.changes.push(Change { sequence, lane, tiers, held: false });
             out.changes.push(Change { sequence: next, lane, tiers, held: true });
+            out.told.iter_mut().for_each(|told| told.push((key, next)));
         }
         next
     }
@@ -321,7 +325,7 @@ impl Slot {
     }
 
     /// What a key of the engine's is, if any group knows it.
-    fn sequence(&self, key: u64) -> Option<u64> {
+    pub fn sequence(&self, key: u64) -> Option<u64> {
         self.groups.iter().find_map(|group| group.sequence(key))
     }
 

@@ -51,6 +51,8 @@ pub struct View {
     tails: Vec<Tail>,
     /// The lane of blocks assumed from routing decisions.
     pub assumed: Option<u16>,
+    /// The lane of the store that it can load from.
+    pub store: Option<u16>,
 }
 
 impl View {
@@ -107,6 +109,8 @@ pub struct Walk {
     /// Device masks block by block, where a tail has to be looked at.
     rows: Vec<u64>,
     words: usize,
+    /// Of each store: its lane, and the words of a mask of the lanes that reach it.
+    stores: Vec<(u16, [u64; WORDS_MAX])>,
 }
 
 impl Walk {
@@ -138,7 +142,9 @@ impl Walk {
         self.rows.clear();
         let keep = views.clone().any(|view| !view.tails.is_empty());
         let (mut alive, mut below) = ([0u64; W], [0u64; W]);
-        for lane in views.flat_map(|view| view.whole.iter().chain(&view.assumed)) {
+        self.gather(views.clone());
+        let lanes = |view: &'v View| view.whole.iter().chain(&view.assumed).chain(&view.store);
+        for lane in views.flat_map(lanes) {
             // A lane beyond the words in use holds nothing yet.
             if let Some(word) = alive.get_mut(*lane as usize / 64) {
                 *word |= 1 << (lane % 64);
@@ -155,6 +161,7 @@ impl Walk {
             if keep {
                 self.rows.extend_from_slice(&masks[0]);
             }
+            let shared = (!self.stores.is_empty()).then(|| self.shared(&masks));
             let mut any = 0;
             for word in 0..W {
                 let left = alive[word] & !masks[0][word];
@@ -162,7 +169,10 @@ impl Walk {
                     self.end_word(word, left, at);
                     alive[word] &= masks[0][word];
                 }
-                let lower = [masks[1][word], masks[2][word], masks[3][word]];
+                let mut lower = [masks[1][word], masks[2][word], masks[3][word]];
+                if let Some(shared) = &shared {
+                    lower.iter_mut().zip(shared).for_each(|(mask, row)| *mask |= row[word]);
+                }
                 below[word] = (below[word] | left) & (lower[0] | lower[1] | lower[2]);
                 if below[word] != 0 {
                     self.count(word, below[word], lower);
@@ -174,6 +184,36 @@ impl Walk {
             }
         }
         self.end(&alive, chain.len());
+    }
+
+    /// Who reaches which store. Nothing to do where there is none.
+    fn gather<'v>(&mut self, views: impl Iterator<Item = &'v View>) {
+        self.stores.clear();
+        for view in views {
+            let Some(store) = view.store else { continue };
+            let at = self.stores.iter().position(|it| it.0 == store).unwrap_or_else(|| {
+                self.stores.push((store, [0; WORDS_MAX]));
+                self.stores.len() - 1
+            });
+            for lane in &view.whole {
+                self.stores[at].1[*lane as usize / 64] |= 1 << (lane % 64);
+            }
+        }
+    }
+
+    /// In which tiers below the device a block lies for the lanes that reach a store.
+    fn shared<const W: usize>(&self, masks: &[[u64; W]; 4]) -> [[u64; W]; 3] {
+        let mut shared = [[0; W]; 3];
+        for (lane, reach) in &self.stores {
+            let at = *lane as usize / 64;
+            for (tier, row) in shared.iter_mut().enumerate() {
+                let word = masks[tier + 1].get(at).copied().unwrap_or(0);
+                if word >> (lane % 64) & 1 == 1 {
+                    row.iter_mut().zip(reach).for_each(|(word, reach)| *word |= reach);
+                }
+            }
+        }
+        shared
     }
 
     fn end(&mut self, alive: &[u64], blocks: usize) {
@@ -207,7 +247,10 @@ impl Walk {
             predicted: 0,
         };
         let told = match &view.whole[..] {
-            [] => Overlap::default(),
+            [] => match view.store {
+                Some(lane) => tokens(run(&lane), 0, true),
+                None => Overlap::default(),
+            },
             [lane] if view.tails.is_empty() => tokens(run(lane), run(lane).device, true),
             // Which lower blocks of which group a connector would load is not told: no credit for them.
             lanes => {

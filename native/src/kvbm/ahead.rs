@@ -43,9 +43,21 @@ impl Hub {
                 }
                 self.ahead.queue.push_back(named);
                 taken += 1;
+            } else {
+                self.sample(&named);
             }
         }
         taken
+    }
+
+    /// A block that lies on the disk and has nowhere nearer to go: read for nobody, if it has not been
+    /// known for a while how long the disk takes.
+    fn sample(&mut self, named: &Named) {
+        let Some(print) = self.namespaces.fingerprint(named.namespace) else { return };
+        let Some(disk) = self.disk.as_mut().filter(|_| self.host.is_none()) else { return };
+        if let Some(namespace) = disk.namespaces().number(print) {
+            disk.sample(namespace, &named.key);
+        }
     }
 
     /// Whether there is a nearer tier for a block.

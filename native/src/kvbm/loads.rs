@@ -10,6 +10,8 @@ use super::Refusal;
 
 /// Loads that may wait.
 const QUEUE_MAX: usize = 1 << 16;
+/// Blocks that are read at once to learn how long that takes.
+const SAMPLES: usize = 8;
 /// Reads that fail one after the other until the disk counts as in trouble.
 const READ_ERRORS_MAX: u32 = 8;
 
@@ -41,6 +43,11 @@ pub(super) enum Flight {
     Scrub {
         block: Block,
     },
+    /// A block that is read to see how long that takes.
+    Sample {
+        block: Block,
+        began_us: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +62,7 @@ impl Flight {
         match self {
             Flight::Load { block, .. } | Flight::Store { block, .. } => *block,
             Flight::Copy { block, .. } | Flight::Scrub { block } => *block,
+            Flight::Sample { block, .. } => *block,
         }
     }
 }
@@ -231,8 +239,31 @@ impl Disk {
                 self.pool.give(buffer);
                 self.scrub_read(result.is_ok());
             }
+            Flight::Sample { began_us, .. } => {
+                self.pool.give(buffer);
+                if result.is_ok() {
+                    self.took(began_us, u64::from(block.place.len));
+                }
+            }
             Flight::Store { .. } => self.pool.give(buffer),
         }
+    }
+
+    /// Read a block for nobody, to learn how long that takes; unless more is under way, which tells it
+    /// too.
+    pub fn sample(&mut self, namespace: u16, key: &Key) {
+        let idle = self.in_flight < SAMPLES && self.loads.is_empty() && !self.is_closing;
+        let Some(at) = self.catalog.get(namespace, key).filter(|_| idle) else { return };
+        let place = self.catalog.known(at).place;
+        let Some(buffer) = self.pool.take(record::bytes(place.len as usize)) else { return };
+        let block = Block { namespace, key: *key, place };
+        self.launch_read(Flight::Sample { block, began_us: self.now_us }, buffer);
+    }
+
+    fn took(&mut self, began_us: u64, bytes: u64) {
+        let spent = self.now_us - began_us.max(self.health.last_read_us).min(self.now_us);
+        self.health.last_read_us = self.now_us;
+        learn(&mut self.read_us_per_mib, spent, bytes);
     }
 
     fn landed(
@@ -247,9 +278,7 @@ impl Disk {
             Ok(()) => {
                 self.stats.loaded += 1;
                 self.stats.loaded_bytes += bytes;
-                let spent = self.now_us - began_us.max(self.health.last_read_us).min(self.now_us);
-                self.health.last_read_us = self.now_us;
-                learn(&mut self.read_us_per_mib, spent, bytes);
+                self.took(began_us, bytes);
             }
             Err(_) => self.stats.load_failed += 1,
         }

@@ -67,6 +67,33 @@ pub fn batch(trace: &Trace, said: Said, now_s: f64, out: &mut Vec<u8>) {
     out.push(0xc0);
 }
 
+/// The same of the store, which has blocks in host memory and tells no tokens.
+pub fn kept(trace: &Trace, said: Said, now_s: f64, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend([0x92, 0xcb]);
+    out.extend(now_s.to_be_bytes());
+    out.push(0x91);
+    match said {
+        Said::Stored { row, from, to } => {
+            let ids = &trace.blocks(row)[from as usize..to as usize];
+            out.push(0x97);
+            name(out, "BlockStored");
+            list(out, &ids.iter().map(|&id| hash(id)).collect::<Vec<_>>());
+            out.push(0xc0);
+            list(out, &[]);
+            number(out, 0);
+            out.push(0xc0);
+        }
+        Said::Removed(id) => {
+            out.push(0x93);
+            name(out, "BlockRemoved");
+            list(out, &[hash(id)]);
+        }
+        Said::First(_) | Said::Done(_) => return out.clear(),
+    }
+    name(out, "CPU");
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::trace::Columns;

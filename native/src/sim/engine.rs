@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::cache::{Blocks, Cache};
+use super::store::Store;
 use super::trace::Trace;
 use crate::cost::Leg;
 use crate::fit::Fit;
@@ -38,6 +39,8 @@ pub struct Seq {
     pub(super) is_ready: bool,
     /// Its prompt counts in what is kept for other engines.
     is_held: bool,
+    /// Of blocks that come from the store, until they are there.
+    pub(super) load_ms: f64,
     /// Tokens computed or found; tokens made; blocks pinned; memory beside them.
     pub(super) there: u32,
     made: u32,
@@ -100,6 +103,7 @@ pub struct Floor<'a> {
     pub seqs: &'a mut [Seq],
     /// Blocks that any engine ever had, where all share one endless cache.
     pub shared: Option<&'a mut Blocks<()>>,
+    pub store: Option<&'a mut Store>,
     pub said: &'a mut Vec<Said>,
 }
 
@@ -200,7 +204,7 @@ impl Engine {
             floor.seqs[row].admitted = self.stamp;
             self.filling.push(row);
             budget -= n;
-            linear += work;
+            linear += work + std::mem::take(&mut floor.seqs[row].load_ms);
         }
         if linear == 0.0 && !self.decodes {
             return None;
@@ -243,10 +247,10 @@ impl Engine {
                     .pin(id, floor.block_end(row, i as u32 + 1) - i as u32 * floor.trace.block);
             }
         }
+        let found = (found + self.load(row, found, there, floor)) as u32;
+        let there = floor.block_end(row, found).min(most);
         let seq = &mut floor.seqs[row];
-        seq.there = there;
-        seq.pinned = found as u32;
-        seq.is_held = is_leg;
+        (seq.there, seq.pinned, seq.is_held) = (there, found, is_leg);
         self.held += if is_leg { input } else { 0 };
         if !seq.is_admitted {
             seq.is_admitted = true;
@@ -277,6 +281,9 @@ impl Engine {
                 None => self.cache.pin(id, tokens),
             };
             let row = floor.trace.row_of(row);
+            if let Some(store) = &mut floor.store {
+                store.keep(row, at, id, tokens);
+            }
             match floor.said.last_mut() {
                 Some(Said::Stored { row: last, to, .. }) if came && *last == row && *to == at => {
                     *to += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::announce;
 use super::engine::Said;
-use super::run::{Arrival, Placed, Router};
+use super::run::{Arrival, Placed, Router, STORE};
 use super::trace::Trace;
 use crate::cost::{self, Ask, Engine};
 use crate::fit::Fit;
@@ -34,6 +34,8 @@ pub struct View {
     pub shared_load: bool,
     /// They know what is cached by events; else they look into the engines themselves.
     pub events: bool,
+    /// What a token takes from the store that all engines reach; None: there is none.
+    pub store_ms: Option<f64>,
     /// Prefill and answer may be made by different engines.
     pub duet: Option<Duet>,
 }
@@ -61,6 +63,7 @@ pub struct Gate {
     view: View,
     index: Index,
     slots: Vec<u16>,
+    store: Option<u16>,
     payload: Vec<u8>,
     overlaps: Vec<Overlap>,
     /// Of rows, then of their prefill legs.
@@ -82,7 +85,7 @@ impl Gate {
             capacity: view.capacity,
             context: 0,
             max_conns: 0,
-            fetch_ms: [0.0; 3],
+            fetch_ms: [view.store_ms.unwrap_or(0.0); 3],
             link: view.link,
         };
         let mut teams: Vec<Team> = Vec::with_capacity(gateways);
@@ -107,6 +110,8 @@ impl Gate {
         if slots.len() < engines {
             return Err(format!("the index has room for {} engines, not {engines}", slots.len()));
         }
+        let store = view.store_ms.and_then(|_| index.add_store());
+        slots.iter().for_each(|&slot| index.reach(slot, store));
         let (payload, overlaps) = Default::default();
         let (stays, predictions) = (vec![None; 2 * rows], vec![u64::MAX; rows]);
         let elastic = view.duet.as_ref().and_then(|duet| Some((duet.elastic?, duet.roles.clone())));
@@ -118,6 +123,7 @@ impl Gate {
             view,
             index,
             slots,
+            store,
             payload,
             overlaps,
             stays,
@@ -147,8 +153,10 @@ impl Gate {
         self.index.lookup(&prompt, &self.slots, arrival.now_s, &mut self.overlaps);
         for overlap in &mut self.overlaps {
             let device = arrival.tokens(overlap.device);
-            let total = arrival.tokens(overlap.total());
-            *overlap = Overlap { device, predicted: total - device, ..Overlap::default() };
+            let there = arrival.tokens(overlap.device + overlap.host);
+            let predicted = arrival.tokens(overlap.total()) - there;
+            let host = there - device;
+            *overlap = Overlap { device, host, predicted, ..Overlap::default() };
         }
     }
 }
@@ -282,7 +290,13 @@ impl Router for Gate {
     }
 
     fn event(&mut self, trace: &Trace, engine: usize, said: Said, now_s: f64) {
-        if self.view.events {
+        if !self.view.events {
+            return;
+        }
+        if engine == STORE {
+            announce::kept(trace, said, now_s, &mut self.payload);
+            self.store.iter().for_each(|&store| drop(self.index.apply(store, &self.payload)));
+        } else {
             announce::batch(trace, said, now_s, &mut self.payload);
             self.index.apply(self.slots[engine], &self.payload);
         }

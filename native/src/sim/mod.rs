@@ -10,6 +10,7 @@ pub mod options;
 pub mod report;
 pub mod reuse;
 pub mod run;
+pub mod store;
 pub mod trace;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a run is made with.
 
 use super::engine::Settings;
+use super::store::Shelf;
 use crate::link::Link;
 
 #[derive(Debug, Clone)]
@@ -13,6 +14,8 @@ pub struct Options {
     pub link: Link,
     /// All engines share one endless cache: what routing can lose is bounded by this run.
     pub shared: bool,
+    /// A store that all engines can load from.
+    pub store: Option<Shelf>,
     pub speed: f64,
     /// Arrivals are spread over this time, as traces count in ticks.
     pub spread_s: f64,

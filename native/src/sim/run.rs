@@ -8,6 +8,7 @@ use super::cache::Blocks;
 use super::engine::{Engine, Floor, Said, Seq, Settings};
 use super::handoff::Links;
 use super::options::Options;
+use super::store::Store;
 use super::trace::Trace;
 use crate::cost::Leg;
 use crate::hash::{mix, Random};
@@ -54,6 +55,9 @@ impl Arrival<'_> {
     }
 }
 
+/// Who speaks where no engine does.
+pub const STORE: usize = usize::MAX;
+
 /// Chooses engines, and hears what they say.
 pub trait Router {
     fn pick(&mut self, arrival: &Arrival) -> usize;
@@ -66,7 +70,7 @@ pub trait Router {
     fn first(&mut self, _row: usize, _engine: usize, _now_s: f64) {}
     /// The end of a row's answer.
     fn done(&mut self, _trace: &Trace, _row: usize, _engine: usize, _now_s: f64) {}
-    /// A block event: `Stored` or `Removed`.
+    /// A block event: `Stored` or `Removed`; of the store where the engine is `STORE`.
     fn event(&mut self, _trace: &Trace, _engine: usize, _said: Said, _now_s: f64) {}
 }
 
@@ -129,6 +133,7 @@ struct World<'a> {
     engines: Vec<Engine>,
     seqs: Vec<Seq>,
     shared: Option<Blocks<()>>,
+    store: Option<Store>,
     ends: BinaryHeap<Reverse<At>>,
     busy: Vec<bool>,
     said: Vec<Said>,
@@ -140,19 +145,20 @@ struct World<'a> {
 
 impl World<'_> {
     fn floor<'b>(
-        shared: &'b mut Option<Blocks<()>>,
+        (shared, store): (&'b mut Option<Blocks<()>>, &'b mut Option<Store>),
         seqs: &'b mut [Seq],
         said: &'b mut Vec<Said>,
         settings: &'b Settings,
         trace: &'b Trace,
     ) -> Floor<'b> {
-        Floor { settings, trace, seqs, shared: shared.as_mut(), said }
+        let (shared, store) = (shared.as_mut(), store.as_mut());
+        Floor { settings, trace, seqs, shared, store, said }
     }
 
     fn begin(&mut self, at: usize, now_s: f64) {
         let settings = &self.settings[at];
         let mut floor =
-            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+            Self::floor((&mut self.shared, &mut self.store), &mut self.seqs, &mut self.said, settings, self.trace);
         let step = self.engines[at].begin(&mut floor);
         self.busy[at] = step.is_some();
         if let Some(ms) = step {
@@ -163,7 +169,7 @@ impl World<'_> {
     fn end(&mut self, at: usize, now_s: f64) {
         let settings = &self.settings[at];
         let mut floor =
-            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+            Self::floor((&mut self.shared, &mut self.store), &mut self.seqs, &mut self.said, settings, self.trace);
         self.engines[at].end(now_s, &mut floor);
     }
 
@@ -184,7 +190,7 @@ impl World<'_> {
         while let Some(&row) = self.links.queues[at].front() {
             let settings = &self.settings[at];
             let mut floor =
-                Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+                Self::floor((&mut self.shared, &mut self.store), &mut self.seqs, &mut self.said, settings, self.trace);
             let Some(tokens) = self.engines[at].reserve(row, &mut floor) else { break };
             self.tell(at, now_s, router);
             self.links.queues[at].pop_front();
@@ -200,7 +206,7 @@ impl World<'_> {
         let (to, from) = (self.seqs[row].engine, self.seqs[leg].engine);
         let settings = &self.settings[from];
         let mut floor =
-            Self::floor(&mut self.shared, &mut self.seqs, &mut self.said, settings, self.trace);
+            Self::floor((&mut self.shared, &mut self.store), &mut self.seqs, &mut self.said, settings, self.trace);
         self.engines[from].drop_blocks(leg, &mut floor);
         self.engines[to].deliver(row);
         for at in [from, to] {
@@ -215,7 +221,10 @@ impl World<'_> {
     /// Tells the router what was said; block events may be late or lost.
     fn tell(&mut self, at: usize, now_s: f64, router: &mut dyn Router) {
         let rows = self.trace.rows.len();
-        for said in std::mem::take(&mut self.said) {
+        let said = std::mem::take(&mut self.said).into_iter().map(|said| (at, said));
+        let kept = self.store.as_mut().map(|store| std::mem::take(&mut store.said));
+        let kept = kept.unwrap_or_default().into_iter().map(|said| (STORE, said));
+        for (at, said) in said.chain(kept) {
             match said {
                 Said::First(seq) if seq >= rows => {}
                 Said::Done(seq) if seq >= rows => {
@@ -286,6 +295,7 @@ pub fn run(trace: &Trace, options: &Options, router: &mut dyn Router) -> Run {
         engines: (0..options.engines).map(|_| Engine::default()).collect(),
         seqs: vec![Seq::default(); 2 * trace.rows.len()],
         shared: options.shared.then(Blocks::default),
+        store: options.store.filter(|_| !options.shared).map(Store::new),
         ends: BinaryHeap::new(),
         busy: vec![false; options.engines],
         said: Vec::new(),

@@ -39,6 +39,7 @@ pub(super) fn options(engines: usize) -> Options {
         chunks: Vec::new(),
         link: Link::of(327_680, 12.5, 2.0).unwrap(),
         shared: false,
+        store: None,
         speed: 1.0,
         spread_s: 0.0,
         seed: 1,
@@ -178,6 +179,7 @@ pub(super) fn view() -> View {
         overlap_weight: 1.0,
         shared_load: true,
         events: true,
+        store_ms: None,
         duet: None,
     }
 }

@@ -31,11 +31,12 @@ def through(pair: Pair, folder: Path) -> Iterator[Front]:
         yield made
 
 
-def leave(base_url: str, number: int, stay_s: float) -> None:
+def leave(base_url: str, number: int, longest: int, stay_s: float) -> None:
     """Asks, reads whatever comes for `stay_s`, and closes."""
     stream = USAGE if number % 2 else {}
+    length = 50 + 97 * number % (longest - 50)
     path, body = asks.completion(
-        f"leaving {base_url} {number}", 50 + 97 * number % 2500, max_tokens=64, **stream
+        f"leaving {base_url} {longest} {number}", length, max_tokens=64, **stream
     )
     raw = json.dumps(body).encode()
     address = urlsplit(base_url)
@@ -49,16 +50,21 @@ def leave(base_url: str, number: int, stay_s: float) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("longest", [150, 2500])  # most leave while answered; while in a queue
 @pytest.mark.parametrize("lane", ["express", "starlette"])
-def test_three_hundred_that_leave_at_random_moments(lane: str, pair: Pair, through: Front) -> None:
+def test_three_hundred_that_leave_at_random_moments(
+    lane: str, longest: int, pair: Pair, through: Front
+) -> None:
+    """No lease runs out but, now and then, the last: an idle decode engine may tell the prefill
+    engine no sooner than with its next request."""
     pair.wait_idle()
-    drawn = random.Random(lane)
+    drawn = random.Random(f"{lane} {longest}")
     stays = [drawn.choice((0.002, 0.02, 0.1, 0.4, 1.0)) * drawn.random() for _ in range(CLIENTS)]
     before = pair.prefill.counter(pairs.EXPIRED)
 
     def some(first: int) -> None:
         for number in range(first, CLIENTS, AT_ONCE):
-            leave(through.lanes[lane], number, stays[number])
+            leave(through.lanes[lane], number, longest, stays[number])
 
     threads = [threading.Thread(target=some, args=(first,)) for first in range(AT_ONCE)]
     for thread in threads:
@@ -71,8 +77,8 @@ def test_three_hundred_that_leave_at_random_moments(lane: str, pair: Pair, throu
     lost = pair.prefill.counter(pairs.EXPIRED) - before
     ends = {end: through.metric("kvgate_transfers_total", end=end) for end in ENDS}
     print(f"e2e: {CLIENTS} left, {lost:.0f} leases ran out, idle after {idle_s:.1f} s: {ends}")
-    assert lost < CLIENTS / 20
-    after = [asks.completion(f"after {lane} {number}", 300) for number in range(4)]
+    assert lost <= CLIENTS // 100
+    after = [asks.completion(f"after {lane} {longest} {number}", 300) for number in range(4)]
     with Volley([through.lanes[lane]], after, end_s=60) as volley:
         pass
     assert all(one.whole for one in volley.outcomes)

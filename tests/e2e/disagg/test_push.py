@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from e2e.disagg.front import Front, Rules
 from e2e.disagg.pair import Pair, Prompts, Setup
 from e2e.disagg.replies import ask, hundred
 from harness import waiting
+
+from engines.vllm import handoff
 
 pytestmark = pytest.mark.long
 
@@ -66,3 +69,22 @@ def test_only_the_missing_blocks_of_a_conversation_move(push_pair: Pair, through
     decode = push_pair.decode
     waiting.until(lambda: pairs.prompts(decode) != before, "the request to be counted", 10)
     assert pairs.prompts(decode) - before == Prompts(moved=new, computed=0, cached=held)
+
+
+@pytest.mark.parametrize("path", [asks.COMPLETIONS, asks.RESPONSES])
+def test_a_request_for_one_token_lets_the_blocks_go(push_pair: Pair, path: str) -> None:
+    """As the gateway asks for them, and as it has them let go, without it."""
+    make = asks.completion if path == asks.COMPLETIONS else asks.response
+    body, route = json.dumps(make("to be let go", 300)[1]).encode(), path.encode()
+    headers = {"content-type": "application/json", "x-request-id": "nobody"}
+    name = handoff.naming(route, "nobody")
+    with httpx.Client(timeout=60, headers=headers) as http:
+        before = push_pair.prefill.counter(pairs.EXPIRED)
+        first = handoff.prefill_body(route, body, name)
+        reply = http.post(push_pair.prefill.base_url + path, content=first)
+        handed = handoff.read(reply.content, -1, -1)
+        assert handed is not None and pairs.usage(push_pair.prefill) > 0
+        last = handoff.shortest_body(route, body, handed.raw, name)
+        assert http.post(push_pair.decode.base_url + path, content=last).status_code == 200
+    push_pair.wait_idle(pairs.LEASE_S / 2)
+    assert push_pair.prefill.counter(pairs.EXPIRED) == before

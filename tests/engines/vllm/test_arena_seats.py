@@ -12,7 +12,9 @@ import pytest
 from harness.blocks import BLOCK, DESCRIPTOR, PROBE, name, payload
 from harness.waiting import until
 
-from engines.vllm.arena_seats import PENDING, STALE_STEPS, ArenaSeats, Seat
+from engines.vllm.arena_place import Seat
+from engines.vllm.arena_seats import PENDING, STALE_STEPS, ArenaSeats
+from engines.vllm.load_gate import LoadGate, Pace
 from native import _core
 
 PAGE = 4096
@@ -52,7 +54,8 @@ class Engine:
             machine.socket, "engine", DESCRIPTOR, PROBE, BLOCK, lookup_us=500_000
         )
         assert self.client.connect(20.0), self.client.trouble
-        self.seats = ArenaSeats(self.client)
+        self.pace = Pace()
+        self.seats = ArenaSeats(self.client, LoadGate(self.pace, 16))
         self.now = 100.0
         self.step()
 

@@ -11,6 +11,7 @@ from harness.waiting import until
 
 from engines.vllm.block_jobs import BATCH_MAX, BlockJobs, Ended
 from engines.vllm.doomed import DOOMED_MAX, DOOMED_S
+from engines.vllm.load_gate import GATED_S, PROBE_BLOCKS, LoadGate, Pace
 from native import _core
 
 DISK = 2
@@ -26,6 +27,20 @@ class Fake:
         self.refuses = False
         self.connected = True
         self.tier = DISK
+        # Microseconds that a block's load is expected to take; what was said of gated ones.
+        self.block_us = 0
+        self.gated = 0
+        self.brought: list[list[bytes]] = []
+        self.limits: list[int] = []
+
+    def expected_us(self, disk: int, remote: int) -> int:
+        return (disk + 10 * remote) * self.block_us
+
+    def count_gated(self, blocks: int) -> None:
+        self.gated += blocks
+
+    def prefetch(self, names: list[bytes]) -> None:
+        self.brought.append(names)
 
     def lookup(self, names: list[bytes]) -> bytes:
         return bytes([self.tier]) * len(names)
@@ -34,6 +49,7 @@ class Fake:
         assert len(names) == len(slots) <= BATCH_MAX
         if not self.refuses:
             self.begun[job] = len(names)
+            self.limits.append(deadline_us)
         return not self.refuses
 
     load = store
@@ -56,8 +72,8 @@ class Done:
         self.job, self.statuses = job, statuses
 
 
-def jobs(fake: Fake, slots: int = 40) -> BlockJobs:
-    return BlockJobs(fake, slots)  # type: ignore[arg-type]
+def jobs(fake: Fake, slots: int = 40, us_per_token: float = 0.0) -> BlockJobs:
+    return BlockJobs(fake, slots, LoadGate(Pace(us_per_token), 16))  # type: ignore[arg-type]
 
 
 def names(*numbers: int) -> list[bytes]:
@@ -74,7 +90,7 @@ def core(tmp_path: Path) -> Iterator[_core.KvbmCore]:
 
 def test_blocks_go_to_a_daemon_and_come_back(core: _core.KvbmCore, tmp_path: Path) -> None:
     with Engine(str(tmp_path / "kvbm.sock")) as engine:
-        work = BlockJobs(engine.up().client, 32)
+        work = BlockJobs(engine.up().client, 32, LoadGate(Pace(), 16))
         for slot in range(3):
             engine.fill(slot, slot)
         work.store(7, names(0, 1, 2), [0, 1, 2])
@@ -206,3 +222,43 @@ def test_touches_are_told_once_a_step() -> None:
     work.touch(names(*range(5000)))
     work.step()
     assert len(fake.touched[1]) == 4096
+
+
+def test_what_is_computed_sooner_is_not_loaded_and_a_miss_for_a_while() -> None:
+    fake = Fake()
+    work = jobs(fake, us_per_token=100.0)
+    many = list(range(20))
+    fake.block_us = 10 * 16 * 100
+    assert work.lookup(name(0), 1.0) == DISK
+    work.load(5, names(*many), many, 1.0)
+    [ended] = work.finished(1.0)
+    assert (ended.job, ended.is_load, ended.ok, ended.good) == (5, True, False, ())
+    assert not fake.begun
+    assert (fake.gated, work.figures.gated, work.figures.failed) == (20, 20, 0)
+    assert fake.brought == [names(*many[:PROBE_BLOCKS])]
+    assert work.lookup(name(19), 1.0) == 0
+    assert work.lookup(name(19), 1.0 + GATED_S) == DISK
+
+
+def test_a_load_that_pays_is_given_up_long_before_it_would_not() -> None:
+    fake = Fake()
+    work = jobs(fake, us_per_token=100.0)
+    many = list(range(20))
+    fake.block_us = 100
+    work.load(5, names(*many), many, 1.0)
+    computing_us = 20 * 16 * 100
+    assert fake.begun
+    assert fake.limits == [2 * (20 * 100 + 1000) + computing_us // 10]
+
+
+def test_blocks_of_the_object_store_are_weighed_as_such() -> None:
+    fake = Fake()
+    work = jobs(fake, us_per_token=100.0)
+    fake.block_us, fake.tier = 400, 3
+    for n in range(20):
+        work.lookup(name(n), 1.0)
+    work.load(5, names(*range(20)), list(range(20)), 1.0)
+    assert not fake.begun
+    work.step()
+    work.load(6, names(*range(20, 40)), list(range(20)), 1.0)
+    assert fake.begun == {1: 20}

@@ -77,7 +77,14 @@ def test_why_one_engine_answers_alone(more: dict[str, object], why: str) -> None
     assert handoff.why_alone(b"/v1/embeddings", body, scan(body)) == "endpoint"
 
 
-def test_a_response_cannot_be_pushed() -> None:
-    body = b'{"input":"x"}'
-    assert handoff.why_alone(b"/v1/responses", body, scan(body)) == ""
-    assert handoff.why_alone(b"/v1/responses", body, scan(body), push=True) == "endpoint"
+def test_both_legs_of_a_pushed_response_have_its_name_in_the_body() -> None:
+    path, body = b"/v1/responses", b'{"input":"x"}'
+    assert handoff.why_alone(path, body, scan(body), push=True) == ""
+    name = handoff.naming(path, "7")
+    prefill = json.loads(handoff.prefill_body(path, body, name))
+    decode = json.loads(handoff.decode_body(body, 1, b"{}", name))
+    assert prefill["request_id"] == decode["request_id"] == "resp_7"
+    assert handoff.naming(b"/v1/completions", "7") == b""
+    own = b'{"input":"x","request_id":"mine"}'
+    assert handoff.why_alone(path, own, scan(own), push=True) == "field"
+    assert handoff.why_alone(path, own, scan(own)) == ""

@@ -16,7 +16,11 @@ from gateway.conf.spec import Directive
 from gateway.conf.variables import VARIABLES
 
 ROOT = Path(__file__).parents[3]
-ENVIRONMENT = {"KVGATE_ENGINE_KEY": "k1", "KVGATE_ADMIN_TOKEN": "t1"}
+ENVIRONMENT = {
+    "KVGATE_ENGINE_KEY": "k1",
+    "KVGATE_ADMIN_TOKEN": "t1",
+    "KVGATE_TRACE_SECRET": "s1",
+}
 FULL = example.text()
 SWITCHABLE = [i for i, line in enumerate(FULL.splitlines()) if re.match(r" *#\S", line)]
 

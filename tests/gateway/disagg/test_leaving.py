@@ -13,7 +13,7 @@ import pytest
 from harness import disagg, kv
 from harness.disagg import Conf
 
-from gateway.disagg import two_legs
+from gateway.disagg import pairs
 from gateway.disagg.two_legs import TwoLegs
 
 Play = Callable[[Conf], Any]
@@ -49,13 +49,12 @@ async def test_in_mid_prefill(play: Play, lane: str, stream: bool) -> None:
     await stage.quiet()
     assert p.state()["blocks_used"] == 0 and d.state()["last_request"] is not None
     assert disagg.metric(p, "nixl_num_kv_expired_reqs_total") == 0
-    assert stage.engine(p).handing.lingering == 0
 
 
-async def test_of_many_in_mid_prefill_some_are_ended_at_once(
+async def test_of_many_in_mid_prefill_those_far_behind_are_ended_at_once(
     play: Play, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(two_legs, "LINGER_MAX", 2)
+    monkeypatch.setattr(pairs, "FAR_TOKENS", 1)  # the first does not count, the second is enough
     stage = await play(Conf(lane=lane, prefill_args=("--profile", "fixed:1500")))
     p = stage.prefills[0]
     asking = [asyncio.create_task(stage.post(PATH, disagg.fresh())) for _ in range(5)]
@@ -64,9 +63,10 @@ async def test_of_many_in_mid_prefill_some_are_ended_at_once(
         one.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
     handing = stage.engine(p).handing
-    await kv.until(lambda: handing.pending == handing.lingering == 2, "three legs' end")
+    await kv.until(lambda: handing.pending == 2, "three legs' end")
     await stage.quiet()
-    assert handing.pending == handing.lingering == 0
+    assert handing.pending == 0
+    assert disagg.metric(p, "nixl_num_kv_expired_reqs_total") == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -95,6 +95,28 @@ async def test_76_between_the_legs_the_blocks_are_let_go(
         handed(self, *what)
 
     monkeypatch.setattr(TwoLegs, "_handed", cut)
+    await _leaves_nothing(stage, p, d)
+
+
+async def test_76_while_the_second_leg_connects(
+    play: Play, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends unsent: the decode engine has not heard of the blocks."""
+    stage = await play(Conf(lane=lane))
+    p, d = stage.prefills[0], stage.decodes[0]
+    handed, sent = TwoLegs._handed, []
+
+    def cut(self: TwoLegs, *what: Any) -> None:
+        handed(self, *what)
+        self._ctx.client.cut()
+        sent.append(self._ctx.leg.bytes_sent)
+
+    monkeypatch.setattr(TwoLegs, "_handed", cut)
+    await _leaves_nothing(stage, p, d)
+    assert sent[0] == 0  # no connection was idle yet
+
+
+async def _leaves_nothing(stage: Any, p: Any, d: Any) -> None:
     for _ in range(20):
         with pytest.raises(httpx.HTTPError):
             await stage.post(PATH, disagg.fresh())

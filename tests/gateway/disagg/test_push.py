@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from harness import disagg, kv
 from harness.disagg import Conf
 
+from gateway.disagg.push import Pushed
+
 Play = Callable[[Conf], Any]
-PATH = "/v1/completions"
+PATH, RESPONSES = "/v1/completions", "/v1/responses"
 PUSH = Conf(connector="NixlPushConnector", upstream="kv_connector push;")
 
 
@@ -27,7 +30,7 @@ async def learnt(stage: Any) -> None:
     assert await right(stage, await stage.post(PATH, body), body)
 
 
-@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions", "/v1/messages", RESPONSES])
 async def test_answers_are_as_from_one_engine(play: Play, lane: str, path: str) -> None:
     stage = await play(replace(PUSH, lane=lane))
     await learnt(stage)
@@ -70,10 +73,12 @@ async def test_82_cached_tokens_are_those_of_one_engine(play: Play, lane: str) -
     assert kv.cached(reply) > 0
 
 
-async def test_a_response_is_answered_by_one_engine(play: Play, lane: str) -> None:
+async def test_a_response_with_a_name_of_its_own_is_answered_by_one_engine(
+    play: Play, lane: str
+) -> None:
     stage = await play(replace(PUSH, lane=lane))
-    reply = await stage.post("/v1/responses", disagg.body("/v1/responses"))
-    assert reply.status_code == 200 and kv.receipt(reply)["disaggregate"] == "endpoint"
+    reply = await stage.post(RESPONSES, disagg.body(RESPONSES, request_id="resp_mine"))
+    assert reply.status_code == 200 and kv.receipt(reply)["disaggregate"] == "field"
 
 
 @pytest.mark.parametrize(
@@ -128,3 +133,49 @@ async def test_a_client_that_leaves_ends_both(play: Play, lane: str) -> None:
     engines = [stage.engine(e) for e in (p, d)]
     await kv.until(lambda: not any(e.connections()[1] for e in engines), "both legs' end")
     await kv.until(lambda: d.state()["running"] == 0, "the answer to be dropped")
+
+
+async def test_a_decode_engine_that_cannot_be_reached_does_not_end_the_prefill(
+    play: Play, lane: str
+) -> None:
+    """Another one answers, of the same prefill."""
+    stage = await play(replace(PUSH, lane=lane, decodes=2, prefill_args=("--profile", "fixed:50")))
+    await learnt(stage)
+    p, (dead, other) = stage.prefills[0], stage.decodes
+    dead.stop()
+
+    def done() -> float:
+        return disagg.metric(p, "request_success_total", "length")
+
+    before = done()
+    for count in range(1, 5):  # whichever is asked first
+        body = disagg.fresh()
+        reply = await asyncio.wait_for(stage.post(PATH, body), 10)
+        assert await right(stage, reply, body)
+        assert kv.receipt(reply)["engine"] == other.address
+        assert done() == before + count
+    assert disagg.metric(other, "prompt_tokens_by_source_total", "local_compute") == 0
+    await stage.quiet()
+
+
+async def test_a_client_that_leaves_before_the_decode_leg_is_sent(
+    play: Play, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prefill goes on, and what it hands over is let go."""
+    upstream = f"{PUSH.upstream} keepalive_requests 1;"
+    stage = await play(replace(PUSH, lane=lane, upstream=upstream))
+    await learnt(stage)
+    p, begin, sent = stage.prefills[0], Pushed.begin, []
+
+    def cut(self: Pushed, *what: Any) -> None:
+        begin(self, *what)
+        sent.append(self._ctx.leg.bytes_sent)
+        self._ctx.client.cut()
+
+    monkeypatch.setattr(Pushed, "begin", cut)
+    with pytest.raises(httpx.HTTPError):
+        await stage.post(PATH, disagg.fresh())
+    assert sent == [0]
+    await stage.quiet()
+    await kv.until(lambda: p.state()["blocks_used"] == 0, "no block in use")
+    assert disagg.metric(p, "nixl_num_kv_expired_reqs_total") == 0

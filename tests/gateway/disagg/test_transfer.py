@@ -30,7 +30,7 @@ def leg(unsent: bool, started: float = 1.0) -> Any:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["hold", "take", "back_unsent", "back_sent", "used", "failed"]),
+        st.sampled_from(["hold", "take", "back_unsent", "back_sent", "used", "failed", "let_go"]),
         st.floats(0.0, 20.0),
     ),
     max_size=12,
@@ -41,6 +41,7 @@ steps = st.lists(
 def test_nobody_gets_them_twice_or_too_late(steps: list[tuple[str, float]]) -> None:
     one, now = transfer(), 0.0
     out = sent = 0  # legs that hold the parameters, and that ever sent them
+    gone = 0  # told to let go
     for what, wait in steps:
         now += wait
         try:
@@ -56,9 +57,11 @@ def test_nobody_gets_them_twice_or_too_late(steps: list[tuple[str, float]]) -> N
             elif what in ("used", "failed") and out:
                 one.end("used" if what == "used" else "failed")
                 out, sent = out - 1, sent + 1
+            elif what == "let_go" and one.let_go() is not None:
+                gone += 1
         except Spent:
             pass
-        assert out in (0, 1) and sent + out <= 1
+        assert out in (0, 1) and sent + out + gone <= 1
     with pytest.raises(Spent):
         one.take(LEASE_S)
 
@@ -70,6 +73,15 @@ def test_a_lease_counts_from_when_the_prefill_was_asked_for() -> None:
     late = transfer(asked=100.0)
     late.hold(HANDED, 127.1)
     assert not late.fresh(127.1) and late.state == "expired"
+
+
+def test_what_is_too_old_to_be_fetched_can_be_let_go_once() -> None:
+    one = transfer()
+    one.hold(HANDED, 1.0)
+    assert not one.fresh(LEASE_S) and one.let_go() is HANDED
+    assert one.let_go() is None and one.state == "released"
+    with pytest.raises(Spent):
+        one.take(2.0)
 
 
 def test_a_leg_that_never_began_gives_them_back() -> None:

@@ -178,15 +178,23 @@ async def test_an_index_that_is_too_small_is_said_and_is_no_contradiction(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "predicted", "held"), [(0, 0, [(512, 0)]), (1, 0, []), (0, 256, [])]
+    ("waiting", "predicted", "device", "held"),
+    [
+        (0, 0, 512, [(512, 0)]),
+        (1, 0, 512, []),
+        (0, 256, 512, []),
+        # The rest of 512 lies below the device, and may be computed all the same.
+        (0, 0, 0, [(0, 0)]),
+        (0, 0, 128, [(128, 0)]),
+    ],
 )
 def test_what_queues_and_siblings_change_is_no_contradiction(
-    waiting: int, predicted: int, held: list[tuple[int, int]]
+    waiting: int, predicted: int, device: int, held: list[tuple[int, int]]
 ) -> None:
     """Only a prompt that went to work at once counts, upon what lay there."""
     observed = []
     believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
-    row = SimpleNamespace(waiting=waiting, predicted=predicted)
+    row = SimpleNamespace(waiting=waiting, predicted=predicted, device=device)
     kv_of = SimpleNamespace(
         reader=SimpleNamespace(row=row), comparable=True, matched=512, source="given", why=""
     )
