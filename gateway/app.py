@@ -206,7 +206,7 @@ def build(
     metrics = registry(
         RouteCollector(stats), KvgateCollector(stats, table, pulse.say),
         KvCollector(memory.kv, tokens),
-        DisaggCollector(memory.disagg),
+        DisaggCollector(memory.disagg, table),
         EventCollector(memory.events, caches, table),
     )
 
