@@ -47,6 +47,7 @@ from gateway.process.pulse import Pulse
 from gateway.process.server import Listener
 from gateway.process.sockets import Wanted
 from gateway.record import Recorder
+from gateway.route_metrics import RouteCollector
 from gateway.site import fronts, tls
 from gateway.site.fronts import Front
 from gateway.status import Life, Status
@@ -203,9 +204,9 @@ def build(
     status = Status(table, stats, life, pulse.say, tokens, caches)
     shown = pages.build(status, table, memory, recorder.receipts)
     metrics = registry(
-        KvgateCollector(stats, table, pulse.say),
+        RouteCollector(stats), KvgateCollector(stats, table, pulse.say),
         KvCollector(memory.kv, tokens),
-        DisaggCollector(memory.disagg),
+        DisaggCollector(memory.disagg, table),
         EventCollector(memory.events, caches, table),
     )
 

@@ -43,10 +43,12 @@ class Context:
     __slots__ = (
         "attempts",
         "body",
+        "broken",
         "bytes_sent",
         "client",
         "delay_s",
         "edits",
+        "end",
         "engine",
         "error",
         "first_error",
@@ -77,6 +79,7 @@ class Context:
         "termination",
         "turned",
         "two",
+        "word",
     )
 
     client: Client
@@ -139,3 +142,6 @@ class Context:
         self.bytes_sent = 0  # of the body, to the client
         self.t_end = 0.0
         self.termination = ""
+        self.end = ""  # of slo.ENDS
+        self.broken: tuple[str, ...] = ()  # SLOs
+        self.word = ""  # of slo.WORDS: good, or what broke an SLO

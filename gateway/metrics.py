@@ -1,4 +1,5 @@
-"""Every metric of the gateway, declared once, and the collector that fills them from native counts.
+"""Metrics of engines and of the gateway as a whole, declared once, and the collector that fills
+them from native counts. Those of routes are in gateway/route_metrics.py.
 
 Invariant: label values come from closed sets (configuration, error codes, termination codes), so
 the number of series is bounded by the configuration; nothing per request goes through here.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -16,7 +18,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.stats import OUTCOMES
 from gateway.status import shared_state
 
 if TYPE_CHECKING:
@@ -35,50 +36,8 @@ class Declared:
     unit: str = ""
 
 
-ROUTE = ("server", "location", "upstream")
 ENGINE = ("upstream", "engine")
 
-REQUESTS = Declared(
-    "kvgate_requests_total", "counter", (*ROUTE, "status", "outcome"),
-    "requests that ended, by status class and termination code (-- = complete)",
-)  # fmt: skip
-LANE = Declared("kvgate_lane_requests_total", "counter", (*ROUTE, "lane"), "requests by lane")
-DURATION = Declared(
-    "kvgate_request_duration_seconds", "histogram", ROUTE,
-    "from the request's head to the end of its reply", "seconds",
-)  # fmt: skip
-TTFT = Declared(
-    "kvgate_time_to_first_token_seconds", "histogram", ROUTE,
-    "from the request's head to the first event with output, streams only", "seconds",
-)  # fmt: skip
-TPOT = Declared(
-    "kvgate_time_per_output_token_seconds", "histogram", ROUTE,
-    "mean time per token after the first, one value per stream", "seconds",
-)  # fmt: skip
-ITL = Declared(
-    "kvgate_inter_token_latency_seconds", "histogram", ROUTE,
-    "gaps between two events with output, one value per gap", "seconds",
-)  # fmt: skip
-CHUNKS = Declared("kvgate_chunks_total", "counter", ROUTE, "events with output passed to clients")
-PROMPT_TOKENS = Declared(
-    "kvgate_prompt_tokens_total", "counter", ROUTE, "prompt tokens, where the engine said", "tokens"
-)
-COMPLETION_TOKENS = Declared(
-    "kvgate_completion_tokens_total",
-    "counter",
-    ROUTE,
-    "tokens made, where the engine said",
-    "tokens",
-)
-CACHED_TOKENS = Declared(
-    "kvgate_cached_tokens_total", "counter", ROUTE,
-    "prompt tokens found in the engine's cache, where it said", "tokens",
-)  # fmt: skip
-METERED = Declared(
-    "kvgate_metered_requests_total", "counter", ROUTE, "requests whose token counts were known"
-)
-RECEIVED = Declared("kvgate_received_bytes_total", "counter", ROUTE, "request bytes", "bytes")
-SENT = Declared("kvgate_sent_bytes_total", "counter", ROUTE, "reply body bytes", "bytes")
 REFUSED = Declared(
     "kvgate_refused_total", "counter", ("code",), "answers of the gateway's own, by error code"
 )
@@ -147,7 +106,6 @@ _FAMILIES = {
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-_HISTOGRAMS = ((DURATION, "e2el"), (TTFT, "ttft"), (TPOT, "tpot"), (ITL, "itl"))
 
 
 class KvgateCollector(Collector):
@@ -168,32 +126,9 @@ class KvgateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         self._say()
         made = families(ALL)
-        self._series(made)
         self._engines(made)
         self._plain(made)
         yield from made.values()
-
-    def _series(self, made: dict[str, Metric]) -> None:
-        for names, handle in self._stats.series.items():
-            now = self._stats.snapshot(handle)
-            for status, outcome, count in now.requests:
-                shown = f"{status}xx" if status else "none"
-                add(made, REQUESTS, (*names, shown, OUTCOMES[outcome]), count)
-            for lane, count in zip(("express", "starlette"), now.lanes, strict=True):
-                add(made, LANE, (*names, lane), count)
-            for metric, value in (
-                (CHUNKS, now.chunks), (PROMPT_TOKENS, now.input_tokens),
-                (COMPLETION_TOKENS, now.output_tokens),
-                (CACHED_TOKENS, now.cached_tokens), (METERED, now.metered),
-                (RECEIVED, now.bytes_in), (SENT, now.bytes_out),
-            ):  # fmt: skip
-                add(made, metric, names, value)
-            for metric, name in _HISTOGRAMS:
-                if not names[2] and metric is not DURATION:
-                    continue  # no engine was asked: there are no tokens to time
-                counts, total = now.histograms[name]
-                rows = buckets(self._stats.bounds(name), counts)
-                made[metric.name].add_metric(names, rows, total)  # type: ignore[attr-defined]
 
     def _engines(self, made: dict[str, Metric]) -> None:
         ledger = self._table.ledger
@@ -236,13 +171,19 @@ def add(made: dict[str, Metric], metric: Declared, labels: tuple[str, ...], valu
     made[metric.name].add_metric(labels, value)  # type: ignore[attr-defined]
 
 
-def buckets(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
-    """Prometheus' cumulative buckets; the last one is +Inf."""
-    total = 0
+def buckets(
+    bounds: tuple[float, ...], counts: list[int], split_s: float = 0.0, within: int = 0
+) -> list[tuple[str, float]]:
+    """Prometheus' cumulative buckets; the last one is +Inf. `split_s`: one more bound, 0 = none;
+    `within`: what of its bucket lies up to it.
+    """
+    total, low = 0, 0.0
     out: list[tuple[str, float]] = []
-    for bound, count in zip((*bounds, None), counts, strict=True):
-        total += count
-        out.append(("+Inf" if bound is None else repr(float(bound)), total))
+    for bound, count in zip((*bounds, inf), counts, strict=True):
+        if low < split_s < bound:
+            out.append((repr(split_s), total + min(within, count)))
+        total, low = total + count, bound
+        out.append(("+Inf" if bound == inf else repr(float(bound)), total))
     return out
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.kv.tokens import TokenSources
     from gateway.record import Recorder
     from gateway.site.fronts import Front
+    from gateway.site.plan import Plan
     from native._core import Scan
 
 EXPRESS_BODY_MAX = 1 << 20
@@ -169,9 +170,11 @@ class Pipeline:
         return exchange
 
     def _exchange(
-        self, client: relay.Client, request: relay.Request, plan: object, path: bytes
+        self, client: relay.Client, request: relay.Request, plan: Plan, path: bytes
     ) -> Exchange:
-        exchange = Exchange(self, Context(client, request, plan, path, self.ids.next()))  # type: ignore[arg-type]
+        if path not in OWN_PATHS:  # probes are not traffic
+            self.stats.offer(plan.series[""])
+        exchange = Exchange(self, Context(client, request, plan, path, self.ids.next()))
         request.context = exchange
         return exchange
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from gateway import errors
 from gateway.context import CLIENT_LEFT
+from gateway.slo import ENDS, LEVELS, WORDS, end_of, judge
 from native import _core
 
 if TYPE_CHECKING:
     from gateway.context import Context
+    from gateway.load.goodput import Slo
 
 SERIES_MAX = 1024  # (server, location, upstream)
 OUTCOMES = ("--", *(who + phase for who in "CSG" for phase in "RQCHD-"))
@@ -27,8 +29,12 @@ RETRY_REASONS = (
 # What each worker says of itself, once a second.
 SAID_COUNTS = ["log_dropped", "record_dropped"]
 SAID_GAUGES = ("active", "responses", "connections", "dashboards")
+NO_TOKENS = (-1, -1, -1, -1)
 _OUTCOME = {code: at for at, code in enumerate(OUTCOMES)}
 _LANE = {lane: at for at, lane in enumerate(LANES)}
+_END = {end: at for at, end in enumerate(ENDS)}
+_WORD = {word: at for at, word in enumerate(WORDS)}
+_LEVEL = {name: 1 << at for at, name in enumerate(LEVELS)}
 
 Names = tuple[str, str, str]
 
@@ -48,6 +54,7 @@ class Statistics:
         self._counters = _core.Counters(workers, names, list(SAID_GAUGES))
         self._at = {name: at for at, name in enumerate((*names, *SAID_GAUGES))}
         self._bound = False
+        self._marks: dict[int, list[float]] = {}  # by series: its SLOs as bounds
         self.gap_bounds = _core.Stats.bounds("itl")
         if worker is not None:
             self.bind(worker)
@@ -74,7 +81,17 @@ class Statistics:
     def sweep(self, present: Container[Names]) -> None:
         """Frees the rows of all others. What still runs there is no longer counted."""
         for names in [names for names in self.series if names not in present]:
-            self._stats.remove_series(self.series.pop(names))
+            series = self.series.pop(names)
+            self._marks.pop(series, None)
+            self._stats.remove_series(series)
+
+    def mark(self, series: int, slo: Slo) -> None:
+        """Puts SLOs among the bounds of a series' histograms."""
+        limits = {name: getattr(slo, f"{name}_s") for name in LEVELS}
+        limits["itl"] = slo.tpot_s
+        self._marks[series] = [limits.get(name, 0.0) for name in (*_core.Stats.TIMES, "itl")]
+        if self._bound:
+            self._stats.mark(series, self._marks[series])
 
     def gaps(self, series: int) -> memoryview | None:
         """The histogram of gaps between chunks that the relay writes in place; None in a process
@@ -84,39 +101,41 @@ class Statistics:
 
     # ---- counting ----
 
+    def offer(self, series: int) -> None:
+        """Counts a request that has come."""
+        self._stats.offer(series)
+
     def request(self, ctx: Context) -> None:
-        """Counts a request that has ended."""
-        request = ctx.request
-        leg = ctx.leg
-        start = request.t_head
-        first = per_token = -1.0
-        prompt = completion = cached = chunks = -1
+        """Counts a request that has ended, and writes what it says of it."""
+        request, leg = ctx.request, ctx.leg
+        end = ctx.end = end_of(ctx.status, ctx.termination)
+        duration_s = ctx.t_end - request.t_head
         # A stored response that is fetched again was counted when it was made.
-        if leg is not None and leg.relayed and request.method == b"POST":
-            prompt, completion, cached = leg.prompt_tokens, leg.completion_tokens, leg.cached_tokens
-            if leg.sse:
-                chunks = leg.chunks
-                if leg.t_first:
-                    first = leg.t_first - start
-                tokens = completion if completion > 0 else chunks
-                if tokens > 1:
-                    per_token = (leg.t_last - leg.t_first) / (tokens - 1)
+        times: tuple[float, ...]
+        if leg is None or not leg.relayed or request.method != b"POST":
+            times, tokens = (-1.0, -1.0, -1.0, duration_s, -1.0, -1.0, -1.0, -1.0), NO_TOKENS
+        else:
+            times, tokens = leg.times(request.t0, duration_s, end == "completed"), leg.counts
+        judge(ctx, times)
+        made, chunks = tokens[1], tokens[3]
         body = request.body
         self._stats.record(
             ctx.plan.series[ctx.group.name if ctx.group is not None else ""],
             0 if ctx.status == CLIENT_LEFT else ctx.status,
             _OUTCOME[ctx.termination],
             _LANE[ctx.lane],
-            ctx.t_end - start,
-            first,
-            per_token,
-            prompt,
-            completion,
-            cached,
-            chunks,
-            request.head_bytes
-            + (len(body) if body is not None else max(request.content_length, 0)),
-            ctx.bytes_sent,
+            _END[end],
+            _WORD[ctx.word],
+            sum(_LEVEL[name] for name in ctx.broken) if ctx.broken else 0,
+            times,
+            (
+                *tokens,
+                request.head_bytes
+                + (len(body) if body is not None else max(request.content_length, 0)),
+                ctx.bytes_sent,
+                -1 if ctx.word != "good" else chunks if made < 0 else made,
+                1 if made < 0 < chunks else 0,
+            ),
         )
         if ctx.error is not None:
             self._counters.add(self._at["refused/" + ctx.error.code])
@@ -159,4 +178,10 @@ class Statistics:
         return _core.Stats.bounds(name)
 
     def snapshot(self, series: int) -> _core.SeriesSnapshot:
-        return self._stats.snapshot(series)
+        return self._stats.snapshot(series, self._marks.get(series, []))
+
+    def split(self, series: int, name: str) -> float:
+        """The SLO among the bounds of a histogram, seconds; 0 = none that is not there anyhow."""
+        marks = self._marks.get(series)
+        limit_s = 0.0 if marks is None else marks[(*_core.Stats.TIMES, "itl").index(name)]
+        return 0.0 if limit_s in self.bounds(name) else limit_s

@@ -672,7 +672,8 @@ class HashRing:
 
 @final
 class SeriesSnapshot:
-    """A series at one moment; histograms: name -> (counts per bucket, sum in seconds)."""
+    """A series at one moment; histograms: name -> (counts per bucket, sum in seconds, values of the
+    mark's bucket up to the mark)."""
 
     @property
     def requests(self) -> list[tuple[int, int, int]]: ...
@@ -693,7 +694,19 @@ class SeriesSnapshot:
     @property
     def metered(self) -> int: ...
     @property
-    def histograms(self) -> dict[str, tuple[list[int], float]]: ...
+    def offered(self) -> int: ...
+    @property
+    def ends(self) -> list[int]: ...
+    @property
+    def words(self) -> list[int]: ...
+    @property
+    def broken(self) -> list[int]: ...
+    @property
+    def good_tokens(self) -> int: ...
+    @property
+    def uncounted(self) -> int: ...
+    @property
+    def histograms(self) -> dict[str, tuple[list[int], float, int]]: ...
 
 @final
 class Stats:
@@ -701,6 +714,10 @@ class Stats:
 
     OUTCOMES: Final[int]
     LANES: Final[int]
+    ENDS: Final[int]
+    WORDS: Final[int]
+    TIMES: Final[tuple[str, ...]]
+    SUMS: Final[tuple[str, ...]]
 
     def __new__(cls, workers: int, series: int, fd: int | None = None) -> Stats: ...
     @property
@@ -721,18 +738,16 @@ class Stats:
         status: int,
         outcome: int,
         lane: int,
-        e2el_s: float,
-        ttft_s: float,
-        tpot_s: float,
-        input_tokens: int,
-        output_tokens: int,
-        cached_tokens: int,
-        chunks: int,
-        bytes_in: int,
-        bytes_out: int,
+        end: int,
+        word: int,
+        broken: int,
+        times: tuple[float, ...],
+        sums: tuple[int, ...],
     ) -> bool: ...
+    def offer(self, series: int) -> bool: ...
+    def mark(self, series: int, marks: Sequence[float]) -> bool: ...
     def itl_view(self, series: int) -> memoryview: ...
-    def snapshot(self, series: int) -> SeriesSnapshot: ...
+    def snapshot(self, series: int, marks: Sequence[float] = ()) -> SeriesSnapshot: ...
 
 @final
 class Counters:

@@ -157,6 +157,8 @@ cdef class LogLine:
                     code = V_MAP
                 elif native and name.startswith("http_"):
                     code, value = V_HEADER, name[5:].lower().replace("_", "-").encode()
+                elif native and name == "client_request_id":
+                    code, value = V_HEADER, b"x-request-id"
             else:
                 code = -1
             self.codes.append(code)
@@ -328,14 +330,14 @@ cdef class LogLine:
             out.add_fixed(leg.meter.gap_max, 6)
         elif code == V_TTFT:
             if leg.meter.first:
-                out.add_fixed(leg.meter.first - (<Request>ctx.request).t_head, 3)
+                out.add_fixed(leg.meter.first - (<Request>ctx.request).t0, 3)
             else:
                 self._absent(out)
         else:
             tokens = leg.meter.completion_tokens
-            if tokens <= 1:
+            if tokens < 0:
                 tokens = leg.meter.payloads
-            if tokens > 1 and leg.meter.last > leg.meter.first:
+            if tokens > 1 and leg.meter.first:
                 out.add_fixed((leg.meter.last - leg.meter.first) / (tokens - 1), 6)
             else:
                 self._absent(out)

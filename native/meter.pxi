@@ -12,6 +12,9 @@ cdef enum:
 cdef struct Meter:
     double first          # monotonic s of the first payload, 0 = none yet
     double last
+    double answer         # of these, the first that is not reasoning, 0 = none yet
+    double choice         # of the first event with a choice, payload or not; 0 = none yet, -1 = not a stream of choices
+    double choice_last    # of the last event with a choice and no payload, 0 = none yet
     double gap_max        # s
     uint64_t payloads     # events that carried payload
     uint64_t events
@@ -29,11 +32,31 @@ cdef struct Meter:
     uint64_t* gaps        # histogram of gaps between payloads, or NULL
     double* bounds
     int bound_count
+    double mark           # one more bound, 0 = none; it splits the bucket `mark_at`
+    int mark_at
     uint64_t tenancy      # what stands behind the histogram while it is still ours
 
 
+def stream_times(double arrived, double first, double last, double answer, double choice, double choice_last,
+                 long long tokens, double duration, bint complete):
+    """The times of a stream, s, in the order of `Stats.TIMES`; -1 = does not apply. Moments as a Meter has them.
+    `complete`: it came to its end; without one it has no end to end latency. Definitions: docs/goodput.md."""
+    cdef double ttft = -1, tpot = -1, e2el = -1, ttfo = -1, c_ttft = -1, c_tpot = -1, c_e2el = -1
+    if first > 0:
+        ttft = first - arrived
+        e2el = last - arrived if complete else -1
+        tpot = (last - first) / (tokens - 1) if tokens > 1 else -1
+        ttfo = answer - arrived if answer > 0 else -1
+        if choice > 0:
+            choice_last = max(last, choice_last)
+            c_ttft = choice - arrived
+            c_tpot = (choice_last - choice) / (tokens - 1) if tokens > 1 else -1
+            c_e2el = choice_last - arrived if complete else -1
+    return ttft, tpot, e2el, duration, ttfo, c_ttft, c_tpot, c_e2el
+
+
 cdef void meter_reset(Meter* m) noexcept nogil:
-    m.first = m.last = m.gap_max = 0
+    m.first = m.last = m.answer = m.choice = m.choice_last = m.gap_max = 0
     m.payloads = m.events = 0
     m.done_seen = m.counted = False
     m.prompt_tokens = m.completion_tokens = m.cached_tokens = m.created_tokens = -1
@@ -42,6 +65,8 @@ cdef void meter_reset(Meter* m) noexcept nogil:
     m.carry_len = m.carry_cap = 0
     m.gaps = NULL
     m.bound_count = 0
+    m.mark = 0
+    m.mark_at = -1
 
 
 cdef void meter_free(Meter* m) noexcept:
@@ -96,12 +121,13 @@ cdef void read_usage(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
         i += 1
 
 
-cdef bint has_payload(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
-    """Looks through the data of one event; reads usage on the way."""
+cdef int payload_of(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
+    """What the data of one event carries: 0 no payload, 1 reasoning, 2 an answer; reads usage on the way.
+    Once an answer has come, any payload will do."""
     cdef const char* at
     cdef Py_ssize_t i = 0, v
-    cdef bint found = False
-    cdef bint key
+    cdef int found = 0, enough = 2 if m.answer == 0 else 1
+    cdef int key
     while i < n:
         at = <const char*>memchr(p + i, 58, n - i)
         if at == NULL:
@@ -112,26 +138,48 @@ cdef bint has_payload(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
             while v < n and (p[v] == 32 or p[v] == 9):
                 v += 1
             if v + 1 < n:
-                if p[v] == 34 and p[v + 1] != 34 and not found:
+                if p[v] == 34 and p[v + 1] != 34 and found < enough:
+                    key = 0
                     if p[i - 2] == 116:  # content, reasoning_content, text
-                        key = (key_is(p, i - 1, b"content", 7) or key_is(p, i - 1, b"text", 4)
-                               or key_is(p, i - 1, b"reasoning_content", 17))
+                        if key_is(p, i - 1, b"content", 7) or key_is(p, i - 1, b"text", 4):
+                            key = 2
+                        elif key_is(p, i - 1, b"reasoning_content", 17):
+                            key = 1
                     elif p[i - 2] == 103:
-                        key = key_is(p, i - 1, b"reasoning", 9) or key_is(p, i - 1, b"thinking", 8)
+                        if key_is(p, i - 1, b"reasoning", 9) or key_is(p, i - 1, b"thinking", 8):
+                            key = 1
                     elif p[i - 2] == 115:
-                        key = key_is(p, i - 1, b"arguments", 9)
+                        if key_is(p, i - 1, b"arguments", 9):
+                            key = 2
                     elif p[i - 2] == 97:
-                        key = key_is(p, i - 1, b"delta", 5)
+                        if key_is(p, i - 1, b"delta", 5):
+                            key = 2
                     elif p[i - 2] == 110:
-                        key = key_is(p, i - 1, b"partial_json", 12)
-                    else:
-                        key = False
-                    if key:
-                        found = True
+                        if key_is(p, i - 1, b"partial_json", 12):
+                            key = 2
+                    if key > found:
+                        found = key
                 elif p[v] == 123 and p[i - 2] == 101 and key_is(p, i - 1, b"usage", 5):
                     read_usage(m, p + v, n - v)
         i += 1
     return found
+
+
+cdef bint has_choice(const char* p, Py_ssize_t n) noexcept nogil:
+    """Whether the data of an event has a list of choices with something in it."""
+    cdef const char* at = <const char*>memmem(p, n, b'"choices":', 10)
+    cdef Py_ssize_t i
+    if at == NULL:
+        return False
+    i = at - p + 10
+    while i < n and p[i] == 32:
+        i += 1
+    if i == n or p[i] != 91:
+        return False
+    i += 1
+    while i < n and p[i] == 32:
+        i += 1
+    return i < n and p[i] != 93
 
 
 cdef void count_payload(Meter* m, double now) noexcept nogil:
@@ -144,7 +192,7 @@ cdef void count_payload(Meter* m, double now) noexcept nogil:
         gap = now - m.last
         if gap > m.gap_max:
             m.gap_max = gap
-        if m.gaps != NULL and m.gaps[m.bound_count + 2] == m.tenancy:
+        if m.gaps != NULL and m.gaps[m.bound_count + 4] == m.tenancy:
             lo = 0
             hi = m.bound_count
             while lo < hi:
@@ -154,6 +202,9 @@ cdef void count_payload(Meter* m, double now) noexcept nogil:
                 else:
                     lo = mid + 1
             m.gaps[lo] += 1
+            # A mark that has moved since is somebody else's.
+            if lo == m.mark_at and gap <= m.mark and (<double*>(m.gaps + m.bound_count + 2))[0] == m.mark:
+                m.gaps[m.bound_count + 3] += 1
             # The sum stands after the counts, as a double: one histogram, one writer.
             (<double*>(m.gaps + m.bound_count + 1))[0] += gap
     m.last = now
@@ -184,9 +235,11 @@ cdef void read_id(Meter* m, const char* p, Py_ssize_t n) noexcept nogil:
 
 cdef void meter_event(Meter* m, const char* p, Py_ssize_t n, double now, bint whole) noexcept nogil:
     """One event, or (whole = False) the beginning of one too long to keep."""
-    cdef Py_ssize_t i = 0, stop, v
+    cdef Py_ssize_t i = 0, stop, v, size = 0
     cdef const char* at
-    cdef bint delta = True, payload = False
+    cdef const char* data = NULL
+    cdef bint delta = True, thinking = False
+    cdef int payload = 0, found
     while i < n:
         at = <const char*>memchr(p + i, 10, n - i)
         stop = n if at == NULL else at - p
@@ -198,17 +251,32 @@ cdef void meter_event(Meter* m, const char* p, Py_ssize_t n, double now, bint wh
                 read_id(m, p + i + 5, v - i - 5)
             if v - i <= 12 and memmem(p + i + 5, v - i - 5, b"[DONE]", 6) != NULL:
                 m.done_seen = True
-            elif has_payload(m, p + i + 5, v - i - 5):
-                payload = True
+            else:
+                data = p + i + 5
+                size = v - i - 5
+                found = payload_of(m, data, size)
+                if found > payload:
+                    payload = found
         elif v - i > 6 and memcmp(p + i, b"event:", 6) == 0:
             # Named events (responses, messages) repeat the whole text at their end: only deltas are new.
             delta = v - i >= 11 and memcmp(p + v - 5, b"delta", 5) == 0
+            if m.answer == 0:
+                thinking = memmem(p + i, v - i, b"reasoning", 9) != NULL
         elif not whole and i > 0:
             break
         i = stop + 1
-    if payload and delta and not m.counted:
-        count_payload(m, now)
-        m.counted = True
+    if payload and delta:
+        if not m.counted:
+            count_payload(m, now)
+            m.counted = True
+        if m.answer == 0 and payload == 2 and not thinking:
+            m.answer = now
+        if m.choice == 0:
+            m.choice = now if has_choice(data, size) else -1
+    elif whole and data != NULL and not m.counted and m.choice >= 0 and has_choice(data, size):
+        if m.choice == 0:
+            m.choice = now
+        m.choice_last = now
     if whole:
         m.events += 1
         m.counted = False

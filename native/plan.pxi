@@ -44,8 +44,9 @@ cdef class ReplyPlan:
     """How replies of a location are relayed: headers hidden (the engine's Server and Date too, unless
     they are in `passed`; then ours stand in their place), timeouts in seconds (0 = none), the statuses
     that `owner.leg_head` is asked about, the histogram of gaps between payload events: `itl` is a
-    writable buffer of len(itl_bounds) + 1 counts (u64), their sum (f64, s) and a number (u64): once that is
-    another one, the histogram counts for somebody else and is left alone."""
+    writable buffer of len(itl_bounds) + 1 counts (u64), their sum (f64, s), one more bound (f64, s; 0 = none),
+    how many values of its bucket lie up to it (u64), and a number (u64): once that is another one, the
+    histogram counts for somebody else and is left alone."""
     cdef Names hide
     cdef bint own_server
     cdef bint own_date
@@ -61,6 +62,8 @@ cdef class ReplyPlan:
     cdef uint64_t tenancy
     cdef double bounds[64]
     cdef int bound_count
+    cdef double mark
+    cdef int mark_at
 
     def __init__(self, hide=(), *, passed=(), connect_s=5.0, send_s=60.0, first_byte_s=600.0, read_s=60.0, total_s=0.0,
                  hook_statuses=(), itl=None, itl_bounds=(), collect_max=64 << 20):
@@ -80,11 +83,13 @@ cdef class ReplyPlan:
             if len(itl_bounds) > 64:
                 raise ValueError(f"at most 64 bounds, got {len(itl_bounds)}")
             view = memoryview(itl).cast("B")
-            if view.shape[0] < 8 * (len(itl_bounds) + 3):
-                raise ValueError(f"the buffer holds {view.shape[0]} bytes, {8 * (len(itl_bounds) + 3)} are needed")
+            if view.shape[0] < 8 * (len(itl_bounds) + 5):
+                raise ValueError(f"the buffer holds {view.shape[0]} bytes, {8 * (len(itl_bounds) + 5)} are needed")
             self.itl_owner = itl
             self.gaps = <uint64_t*>&view[0]
-            self.tenancy = self.gaps[len(itl_bounds) + 2]
+            self.mark = (<double*>(self.gaps + len(itl_bounds) + 2))[0]
+            self.mark_at = sum(bound < self.mark for bound in itl_bounds) if self.mark > 0 else -1
+            self.tenancy = self.gaps[len(itl_bounds) + 4]
             self.bound_count = len(itl_bounds)
             for i, bound in enumerate(itl_bounds):
                 self.bounds[i] = bound

@@ -52,6 +52,22 @@ cdef class Reply(Timed):
     def __dealloc__(self):
         meter_free(&self.meter)
 
+    def times(self, double arrived, double duration, bint complete):
+        """As `stream_times`; of an answer that is no stream all but the end to end latency is -1."""
+        cdef Meter* m = &self.meter
+        if self.status >= 300 or not self.relayed:
+            return stream_times(arrived, 0, 0, 0, 0, 0, 0, duration, False)
+        if not self.sse:
+            return -1.0, -1.0, m.last - arrived if complete and m.last else -1.0, duration, -1.0, -1.0, -1.0, -1.0
+        return stream_times(arrived, m.first, m.last, m.answer, m.choice, m.choice_last,
+                            m.payloads if m.completion_tokens < 0 else m.completion_tokens, duration, complete)
+
+    @property
+    def counts(self):
+        """Tokens of the prompt, of the answer, of the prompt from a cache, and events with output; -1 = not known."""
+        return (self.meter.prompt_tokens, self.meter.completion_tokens, self.meter.cached_tokens,
+                self.meter.payloads if self.sse else -1)
+
     cdef fail(self, str error, str detail):
         pass
 
@@ -104,6 +120,8 @@ cdef class Reply(Timed):
         self.meter.tenancy = self.plan.tenancy
         self.meter.bounds = self.plan.bounds
         self.meter.bound_count = self.plan.bound_count
+        self.meter.mark = self.plan.mark
+        self.meter.mark_at = self.plan.mark_at
         if self.keep_max:
             self.out_mode = O_KEEP
             self.kept = []

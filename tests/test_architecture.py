@@ -41,7 +41,7 @@ RANKS = (
     ("kv.events", "kv.stores", "kv.shown"),
     (
         "kv.routed", "context", "site.values", "kv.values", "site.sites", "retry", "relay_faults",
-        "stats", "kv.counts", "kv.event_counts", "disagg.counts", "fleet.responses",
+        "stats", "slo", "spent", "kv.counts", "kv.event_counts", "disagg.counts", "fleet.responses",
         "fleet.upstream",
     ),
     (
@@ -60,7 +60,8 @@ RANKS = (
     ("fleet.engines", "fleet.catalog", "process.sockets", "process.handover", "process.link"),
     (
         "site.plan", "site.turn", "site.returned", "fleet.health", "kv.discovery", "fleet.models",
-        "metrics", "status", "site.tls", "disagg.roles", "dashboard.snapshot", "dashboard.receipts",
+        "metrics", "route_metrics", "status", "site.tls", "disagg.roles", "dashboard.snapshot",
+        "dashboard.receipts",
     ),
     (
         "process.pulse", "process.server", "kv.metrics", "kv.event_metrics", "disagg.metrics",

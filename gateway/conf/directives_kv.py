@@ -49,10 +49,14 @@ DIRECTIVES = (
         "slo",
         ("upstream",),
         (),
-        (Param("ttft", Arg("time", "time", 0.001)), Param("tpot", Arg("time", "time", 0.001))),
-        doc="What a request should get: the time to its first token, and per token after that.",
-        note="An engine on which a request would miss it, or make others miss it, costs more. "
-        "X-KVGate-TTFT-SLO and X-KVGate-TPOT-SLO change it for one request.",
+        tuple(Param(name, Arg("time", "time", 0.001)) for name in ("ttft", "tpot", "e2el")),
+        doc="What a request should get: the time to its first token, per token after that, and to "
+        "its last.",
+        note="Requests that get it are counted as goodput, others by what broke it "
+        "(docs/goodput.md). Where prompts decide, an engine on which a request would miss its "
+        "`ttft` or `tpot`, or make others miss theirs, costs more. X-KVGate-TTFT-SLO and "
+        "X-KVGate-TPOT-SLO change it for one request. An answer that is no stream has to keep "
+        "`e2el` only.",
         wrong="Times that no engine can keep: then all cost alike.",
         example="slo ttft=2s tpot=50ms;",
         see=("kv_aware", "policy_header"),

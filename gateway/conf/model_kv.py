@@ -31,7 +31,7 @@ class TokenizerSource:
 
 @dataclass(frozen=True, slots=True)
 class KvSettings:
-    """Of one upstream; without `aware` nothing else has an effect."""
+    """Of one upstream; without `aware` nothing but the SLO has an effect."""
 
     aware: bool = False  # kv_aware: requests go where their prefix lies
     events: str = "auto"  # auto: KV events of every engine that has any | off: by decisions alone
@@ -44,6 +44,7 @@ class KvSettings:
     chunk_tokens: int = 0  # prompt tokens of a step, 0 = the profile's
     ttft_s: float = 0.0  # slo ttft=; 0 = none
     tpot_s: float = 0.0  # slo tpot=; 0 = none
+    e2el_s: float = 0.0  # slo e2el=; 0 = none
     overlap_weight: float = 1.0
     session: Template | None = None  # what holds requests of one session together
 

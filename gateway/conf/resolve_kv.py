@@ -38,6 +38,7 @@ def resolve_kv(node: Node, setting: Setting) -> KvSettings:
         chunk_tokens=int(_number(profile, "chunk", CHUNK_MAX, setting) or 0),
         ttft_s=0.0 if slo is None else slo.get("ttft", 0.0),
         tpot_s=0.0 if slo is None else slo.get("tpot", 0.0),
+        e2el_s=0.0 if slo is None else slo.get("e2el", 0.0),
         overlap_weight=_weight(aware, setting),
         session=_session(aware, setting),
     )

@@ -123,14 +123,20 @@ VARIABLES: tuple[Variable, ...] = (
         cached_tokens  prompt tokens the engine found in its cache; "-" where it did not say
         chunks  events of the stream that carried output
         completion_tokens  tokens made; "-" where the engine did not say
+        e2el  seconds from the request to the last output; to the end of what is no stream
+        end  how it ended: completed, refused, limited, overloaded, failed or cancelled
         error_code  code of the gateway's own error; empty where there is none
         itl_max  longest gap between two output events, seconds
         prompt_tokens  tokens of the prompt; "-" where the engine did not say
         request_completion  "OK" where the whole reply was sent, else empty
         request_time  seconds from the first byte of the request to the last of the reply
+        slo  good, or what broke an SLO: a part of its time (as in `$spent`), or error
+        slo_broken  the SLOs that it broke, as ttft,tpot
+        spent  where its time went, as queue=0.001,prefill=0.250,decode=1.125; seconds
         termination  who ended the exchange, and in which phase
         tpot  mean seconds per output token after the first
-        ttft  seconds from the request to the first output event
+        ttft  seconds from the request, head and body, to the first output event
+        ttft_choice  the same to the first event with a choice, be it empty, as vllm bench has it
         upstream_bytes_received  bytes received from each engine, comma separated
         upstream_bytes_sent  bytes sent to each engine, comma separated
         upstream_response_time  seconds of each engine's exchange, comma separated

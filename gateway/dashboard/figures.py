@@ -23,6 +23,8 @@ class Totals:
     refused: int = 0  # answered with 4xx
     failed: int = 0  # by an engine or the gateway
     left: int = 0  # by their clients
+    good: int = 0  # kept every SLO
+    missed: dict[str, int] = field(default_factory=dict)  # did not, by cause
     metered: int = 0  # whose engine said its tokens; those of others are not counted
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -76,10 +78,10 @@ def figures(
     bounds: dict[str, tuple[float, ...]],
     slo_s: dict[str, float],
 ) -> Figures:
-    """Rates per second, latencies in seconds, shares from 0 to 1. `slo_s`: by histogram, 0 = none.
+    """Rates per second, latencies in seconds, shares from 0 to 1. `slo_s`: by SLO, 0 = none.
 
-    `goodput` is the most that it can be: of the completed requests, those within the SLO that fewer
-    kept, since two histograms do not tell whether it was the same requests that kept both.
+    `goodput` and `attainment` are of requests that were counted one by one; misses by cause stand
+    in `missed_CAUSE_per_s`.
     """
     out: Figures = {}
     told = now.metered > before.metered
@@ -90,14 +92,16 @@ def figures(
     asked = grown(now.input_tokens, before.input_tokens)
     found = grown(now.cached_tokens, before.cached_tokens)
     out["hit_rate"] = min(found / asked, 1.0) if asked else None
-    kept = []
     for name in HISTOGRAMS:
         counts = between(now.histograms.get(name, ()), before.histograms.get(name, ()))
         for share in SHARES:
             out[f"{name}_p{share * 100:g}"] = quantile(bounds[name], counts, share)
         out[f"{name}_within"] = within(bounds[name], counts, slo_s.get(name, 0.0))
-        kept += [out[f"{name}_within"]] if slo_s.get(name) else []
-    shares = [share for share in kept if share is not None]
-    rate = out["completed_per_s"]
-    out["goodput_per_s"] = min(shares) * rate if shares and rate is not None else None
+    good = grown(now.good, before.good)
+    missed = {name: grown(n, before.missed.get(name, 0)) for name, n in now.missed.items()}
+    counted = good + sum(missed.values())
+    out["attainment"] = good / counted if counted else None
+    out["goodput_per_s"] = good / seconds if seconds > 0 and any(slo_s.values()) else None
+    for name, count in missed.items():
+        out[f"missed_{name}_per_s"] = count / seconds if seconds > 0 else None
     return out

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from gateway.dashboard.figures import HISTOGRAMS, Totals
 from gateway.dashboard.snapshot import Reading
-from gateway.disagg.transfer import ENDS
+from gateway.disagg import transfer
 from gateway.kv.routed import TIERS, WHYS
-from gateway.stats import OUTCOMES
+from gateway.slo import CAUSES, ENDS, LEVELS, WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from gateway.status import Status
     from native._core import SeriesSnapshot
 
+# How the page calls what became of a request.
+_SHOWN = {
+    "completed": "completed", "refused": "refused", "limited": "refused", "overloaded": "failed",
+    "failed": "failed", "cancelled": "left",
+}  # fmt: skip
 _COMPARED = {"expected": "compared_predicted", "cached": "compared_cached"}
 
 
@@ -44,14 +49,14 @@ class Reader:
         for names, handle in stats.series.items():
             if names[2] in series:
                 series[names[2]].append(stats.snapshot(handle))
-        transfers = {end: disagg.count(f"end/{end}") for end in ENDS}
+        transfers = {end: disagg.count(f"end/{end}") for end in transfer.ENDS}
         return Reading(
             now,
             wall,
             self._status.document(now),
             {name: totals(of) for name, of in series.items()},
             {
-                name: {"ttft": group.conf.kv.ttft_s, "tpot": group.conf.kv.tpot_s}
+                name: {level: getattr(group.conf.kv, f"{level}_s") for level in LEVELS}
                 for name, group in groups.items()
             },
             {tier: kv.count(f"matched/{tier}") for tier in TIERS},
@@ -65,11 +70,14 @@ class Reader:
 def totals(series: Iterable[SeriesSnapshot]) -> Totals:
     """The sum over the routes of an upstream. Pure."""
     ends = {"completed": 0, "refused": 0, "failed": 0, "left": 0}
+    words = dict.fromkeys(WORDS, 0)
     tokens = [0, 0, 0, 0]
     histograms: dict[str, tuple[int, ...]] = {}
     for one in series:
-        for status, outcome, count in one.requests:
-            ends[end_of(status, OUTCOMES[outcome])] += count
+        for end, count in zip(ENDS, one.ends, strict=False):
+            ends[_SHOWN[end]] += count
+        for word, count in zip(WORDS, one.words, strict=False):
+            words[word] += count
         counts = (one.input_tokens, one.cached_tokens, one.output_tokens, one.metered)
         tokens = [a + b for a, b in zip(tokens, counts, strict=True)]
         for name in HISTOGRAMS:
@@ -78,18 +86,11 @@ def totals(series: Iterable[SeriesSnapshot]) -> Totals:
             histograms[name] = tuple(a + b for a, b in zip(former, rows, strict=True))
     return Totals(
         **ends,
+        good=words["good"],
+        missed={cause: words[cause] for cause in CAUSES},
         input_tokens=tokens[0],
         cached_tokens=tokens[1],
         output_tokens=tokens[2],
         metered=tokens[3],
         histograms=histograms,
     )
-
-
-def end_of(status: int, termination: str) -> str:
-    """How a request ended. `status`: the class of its reply, 0 = there was none."""
-    if termination[0] == "C":
-        return "left"
-    if termination[0] in "SG" and status != 4:
-        return "failed"
-    return {4: "refused", 5: "failed"}.get(status, "completed")

@@ -61,7 +61,7 @@ def written(ctx: Context, at: float) -> Document:
     }
     if leg is not None and leg.relayed:
         if leg.sse and leg.t_first:
-            out["ttft_ms"] = _ms(leg.t_first - ctx.request.t_head)
+            out["ttft_ms"] = _ms(leg.t_first - ctx.request.t0)
         out["output_tokens"] = _known(leg.completion_tokens)
         out["cached_tokens"] = _known(leg.cached_tokens)
     return out

@@ -9,6 +9,7 @@ from bisect import bisect_left
 
 from gateway.disagg.transfer import ENDS
 from gateway.kv.routed import WHYS
+from gateway.planner.roles import ROLES
 from native._core import Counters
 
 # Upper bounds of the histograms, in seconds; the last bucket has none.
@@ -23,6 +24,7 @@ class DisaggCounts:
     def __init__(self, workers: int = 1, worker: int | None = 0) -> None:
         """`worker` None: bound later, by `bind`."""
         names = [f"why/{why}" for why in WHYS] + [f"end/{end}" for end in ENDS] + list(_SUMS)
+        names += [f"role/{role}" for role in ROLES]
         for name, bounds in HISTOGRAMS.items():
             names += [f"{name}/{at}" for at in range(len(bounds) + 1)] + [f"{name}_us"]
         self._counters = Counters(workers, names, ["pending"])

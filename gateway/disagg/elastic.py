@@ -20,6 +20,7 @@ from gateway.planner.roles import Move, Roles, Wanted
 from native._core import Fit, Scorer
 
 if TYPE_CHECKING:
+    from gateway.disagg.counts import DisaggCounts
     from gateway.fleet.engines import EngineTable, Group
     from gateway.fleet.ledger import Ledger
     from gateway.fleet.team import Team
@@ -75,8 +76,8 @@ class _Watch:
 
 
 class Elastic:
-    def __init__(self, table: EngineTable) -> None:
-        self._table = table
+    def __init__(self, table: EngineTable, counts: DisaggCounts) -> None:
+        self._table, self._counts = table, counts
         self._watches: dict[str, _Watch] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -117,6 +118,7 @@ class Elastic:
             except BadRequest as error:  # moved by hand meanwhile
                 log.warning("upstream %s: %s stays: %s", name, engine.address, error)
                 continue
+            self._counts.add(f"role/{move.after}")
             log.log(
                 NOTICE,
                 "upstream %s: %s moves from %s to %s: pressure %.2f, predicted %.2f",

@@ -12,12 +12,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.disagg.counts import HISTOGRAMS
+from gateway.disagg.roles import role_of
 from gateway.disagg.transfer import ENDS
 from gateway.kv.routed import WHYS
 from gateway.metrics import Declared, add, buckets, families
+from gateway.planner.roles import ROLES
 
 if TYPE_CHECKING:
     from gateway.disagg.counts import DisaggCounts
+    from gateway.fleet.engines import EngineTable
 
 DECIDED = Declared(
     "kvgate_disaggregated_requests_total", "counter", ("why",),
@@ -55,13 +58,21 @@ FETCH = Declared(
     "kvgate_fetch_seconds", "histogram", (),
     "time from the request to a decode engine to its first output, streams only", "seconds",
 )  # fmt: skip
+ENGINES = Declared(
+    "kvgate_role_engines", "gauge", ("upstream", "role"),
+    "engines of an upstream with elastic roles that have a role now",
+)  # fmt: skip
+MOVES = Declared(
+    "kvgate_role_moves_total", "counter", ("role",),
+    "engines that were given another role because of the load, by the new one",
+)  # fmt: skip
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Declared))
 
 
 class DisaggCollector(Collector):
-    def __init__(self, counts: DisaggCounts) -> None:
-        self._counts = counts
+    def __init__(self, counts: DisaggCounts, table: EngineTable) -> None:
+        self._counts, self._table = counts, table
 
     def collect(self) -> Iterator[Metric]:
         made = families(ALL)
@@ -77,4 +88,11 @@ class DisaggCollector(Collector):
             counts, total = self._counts.histogram(name)
             rows = buckets(HISTOGRAMS[name], counts)
             made[metric.name].add_metric((), rows, total)  # type: ignore[attr-defined]
+        for role in ROLES:
+            add(made, MOVES, (role,), count(f"role/{role}"))
+        for name, group in self._table.groups.items():
+            if group.conf.disaggregation.roles == "elastic":
+                now = [role_of(self._table.ledger, engine) for engine in group.engines]
+                for role in ROLES:
+                    add(made, ENGINES, (name, role), now.count(role))
         yield from made.values()

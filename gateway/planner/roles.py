@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from native._core import RoleControl, Scorer
 
 BOTH = "both"
+ROLES = ("prefill", "decode", BOTH)
 _LETTERS = {"prefill": "p", "decode": "d", BOTH: "m"}
 _NAMES = {"prefill": "prefill", "decode": "decode", "mixed": BOTH}
 

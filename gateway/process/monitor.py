@@ -46,7 +46,7 @@ class Monitor:
         self._control = ControlPlane(tls)
         self._health = Health(self._table, self._control, self._tell_health)
         self._discovery = Discovery(self._table, self._control, self._tell_sources)
-        self._elastic = Elastic(self._table)
+        self._elastic = Elastic(self._table, post.memory.disagg)
         self._inquiry = Inquiry(self._table, self._control, self._tell_facts)
         self._models = Models(self._table, self._control, self._tell_models)
         self._link = Link(post.channel, self._obey, self._end)

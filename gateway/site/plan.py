@@ -21,6 +21,7 @@ from gateway.conf.model import (
     Template,
 )
 from gateway.fleet.catalog import Catalog
+from gateway.load.goodput import Slo
 from gateway.retry import Rules
 from gateway.site.access import Access
 from gateway.site.limits import Guard, Zones, guard
@@ -36,6 +37,7 @@ from gateway.site.variables import (
     header_lines,
     needs_reply,
 )  # fmt: skip
+from gateway.slo import set_for
 from gateway.trace_log import Keyed, TraceLog, TraceSink
 from native.relay import LogLine, ReplyPlan, RequestPlan
 
@@ -117,6 +119,7 @@ class Plan:
         "series",
         "server_name",
         "set_lines",
+        "slos",
         "target",
         "tls",
         "trace",
@@ -148,6 +151,7 @@ class Plan:
         self.server_name = server.names[0] if server.names else ""
         self.series: dict[str, int] = {}  # upstream's name ("" = none) -> its row in the statistics
         self.reply_plans: dict[str, ReplyPlan] = {}  # likewise
+        self.slos: dict[str, Slo] = {}  # likewise
         self.pattern = location.pattern.encode()
         self.kind = _kind(location)
         self.express = location.express
@@ -227,6 +231,8 @@ class Plan:
         for group in catalog.groups:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
+            self.slos[group.name] = slo = set_for(group.conf.kv)
+            stats.mark(series, slo)
             self.reply_plans[group.name] = self._reply_plan(group, series, stats)
 
     def names(self, ctx: Context) -> Catalog:

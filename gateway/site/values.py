@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gateway import __version__
 from gateway.paths import plain
 from gateway.site.addresses import address, packed, split
+from gateway.spent import shown
 
 if TYPE_CHECKING:
     from gateway.context import Attempt, Context
@@ -142,8 +143,8 @@ def _request_length(ctx: Context) -> str:
     return str(request.head_bytes + length)
 
 
-def _since_start(ctx: Context, moment: float) -> str | None:
-    return f"{moment - ctx.request.t_head:.3f}" if moment else None
+def _since_arrival(ctx: Context, moment: float) -> str | None:
+    return f"{moment - ctx.request.t0:.3f}" if moment else None
 
 
 def _tried(ctx: Context, read: Callable[[Attempt], str]) -> str | None:
@@ -176,7 +177,19 @@ def _upstream_status(ctx: Context) -> str | None:
 
 def _ttft(ctx: Context) -> str | None:
     leg = ctx.leg
-    return _since_start(ctx, leg.t_first) if leg is not None and leg.sse else None
+    return _since_arrival(ctx, leg.t_first) if leg is not None and leg.sse else None
+
+
+def _time(at: int) -> Getter:
+    """A time of `Leg.times`."""
+
+    def get(ctx: Context) -> str | None:
+        if ctx.leg is None:
+            return None
+        value = ctx.leg.times(ctx.request.t0, 0.0, True)[at]
+        return f"{value:.3f}" if value >= 0 else None
+
+    return get
 
 
 def _itl_max(ctx: Context) -> str | None:
@@ -186,9 +199,9 @@ def _itl_max(ctx: Context) -> str | None:
 
 def _tpot(ctx: Context) -> str | None:
     leg = ctx.leg
-    if leg is None or not leg.sse or leg.t_last <= leg.t_first:
+    if leg is None or not leg.sse or not leg.t_first:
         return None
-    tokens = leg.completion_tokens if leg.completion_tokens > 1 else leg.chunks
+    tokens = leg.completion_tokens if leg.completion_tokens >= 0 else leg.chunks
     return f"{(leg.t_last - leg.t_first) / (tokens - 1):.6f}" if tokens > 1 else None
 
 
@@ -264,7 +277,13 @@ TABLE: dict[str, Getter] = {
     "stream": lambda c: "1" if c.scan is not None and c.scan.stream else "0",
     "engine": lambda c: c.engine.address if c.engine is not None else None,
     "ttft": _ttft,
+    "ttft_choice": _time(5),
     "tpot": _tpot,
+    "e2el": _time(2),
+    "end": lambda c: c.end or None,
+    "slo": lambda c: c.word or None,
+    "slo_broken": lambda c: ",".join(c.broken) or None,
+    "spent": shown,
     "itl_max": _itl_max,
     "chunks": _leg_count(lambda leg: leg.chunks),  # type: ignore[attr-defined]
     "prompt_tokens": _leg_count(lambda leg: leg.prompt_tokens),  # type: ignore[attr-defined]

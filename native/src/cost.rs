@@ -5,7 +5,8 @@
 //! ```
 //!
 //! - drain: prefill work ahead of it there, and the wait for memory where there is none left;
-//! - own: the prefill of its tokens that are not cached there;
+//! - own: the prefill of its tokens that are not cached there, in steps that serve those who run there
+//!   as well: the smaller the steps, the more it matters how many those are;
 //! - fetch: getting those cached in lower tiers, where that is quicker than computing them;
 //! - ext: what its prefill and its KV take from the requests that are there and still in time;
 //! - repl: what a second copy of blocks that lie elsewhere costs once it has displaced others;
@@ -165,11 +166,11 @@ const OTHERS: f64 = 8.0;
 const SLACK: f64 = 6.0;
 const SLACK_BOUNDS: (f64, f64) = (2.0, 16.0);
 /// Uses that the blocks displaced by a second copy would have seen.
-pub(crate) const REUSES: f64 = 4.0;
+const REUSES: f64 = 4.0;
 /// What the own delay of a request counts that is late everywhere.
-pub(crate) const HOPELESS: f64 = 0.1;
+const HOPELESS: f64 = 0.1;
 /// What missing an SLO costs, in times that SLO.
-pub(crate) const MISSED: f64 = 2.0;
+const MISSED: f64 = 2.0;
 /// Share of its whole prefill that leaving a session's engine is taken to cost.
 const SESSION: f64 = 0.25;
 /// Above it, the share of prefill says no more how slow answers are: the engine is overloaded.
@@ -227,12 +228,17 @@ impl Engine {
     fn weigh(&self, row: &mut Row, tokens: f64, ask: &Ask) {
         let load = &row.load;
         let real = parts(self, &row.overlap, tokens, 1.0);
-        let work_ms = self.fit.work_ms(real.uncached, real.there, self.chunk);
+        let beside = load.running() as f64 * self.fit.hb + load.kv_tokens as f64 * self.fit.hk;
+        let prefill_ms = |parts: &Parts| {
+            let steps = (parts.uncached / self.chunk).ceil();
+            self.fit.work_ms(parts.uncached, parts.there, self.chunk) + steps * beside
+        };
+        let work_ms = prefill_ms(&real);
         let parts = match ask.overlap_weight == 1.0 {
             true => real,
             false => parts(self, &row.overlap, tokens, ask.overlap_weight),
         };
-        let own = self.fit.work_ms(parts.uncached, parts.there, self.chunk);
+        let own = prefill_ms(&parts);
         let running = load.running() as f64;
         let itl_ms = self.fit.decode_ms(running + 1.0, load.kv_tokens as f64 + tokens);
         let drain = load.drain_ms + self.memory_ms(load, tokens, ask.output, itl_ms);
@@ -280,25 +286,44 @@ pub fn weigh(engines: &[Engine], rows: &mut [Row], tokens: f64, ask: &Ask) {
     fill(engines, rows, tokens, ask);
     let open = rows.iter().filter(|row| row.filter.is_none());
     let soonest = open.map(|row| row.ttft_ms).fold(f64::INFINITY, f64::min);
-    let slo = ask.ttft_slo_ms;
-    let hopeless = slo > 0.0 && soonest > slo;
-    for row in rows {
-        if hopeless {
-            row.terms.drain *= HOPELESS;
-            row.terms.slow *= HOPELESS;
-        } else if slo > 0.0 && row.ttft_ms > slo {
-            row.terms.late = MISSED * slo;
+    let due = Due { slo_ms: ask.ttft_slo_ms, soonest_ms: soonest };
+    rows.iter_mut().for_each(|row| due.judge(&mut row.terms, row.ttft_ms));
+}
+
+/// What the SLO of the first token makes of terms.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// 0 = there is none.
+    pub slo_ms: f64,
+    /// Time to the first token where that is soonest.
+    pub soonest_ms: f64,
+}
+
+impl Due {
+    pub fn judge(&self, terms: &mut Terms, ttft_ms: f64) {
+        if self.slo_ms <= 0.0 {
+            return;
+        }
+        if self.soonest_ms > self.slo_ms {
+            terms.drain *= HOPELESS;
+            terms.slow *= HOPELESS;
+        } else if ttft_ms > self.slo_ms {
+            terms.late += MISSED * self.slo_ms;
         }
     }
 }
 
 /// The cheapest engine; ties at random by `seed`.
 pub fn cheapest(rows: &[Row], seed: u64) -> Option<usize> {
-    let mut random = Random(seed);
-    let mut best: Option<(usize, f64)> = None;
+    let open = rows.iter().enumerate().filter(|(_, row)| row.filter.is_none());
+    least(open.map(|(place, row)| (place, row.terms.sum())), &mut Random(seed))
+}
+
+/// What comes with the least cost; ties at random.
+pub(crate) fn least<T>(costs: impl Iterator<Item = (T, f64)>, random: &mut Random) -> Option<T> {
+    let mut best: Option<(T, f64)> = None;
     let mut tied = 0;
-    for (place, row) in rows.iter().enumerate().filter(|(_, row)| row.filter.is_none()) {
-        let cost = row.terms.sum();
+    for (it, cost) in costs {
         match best {
             Some((_, least)) if cost > least => continue,
             Some((_, least)) if cost == least => {
@@ -309,9 +334,9 @@ pub fn cheapest(rows: &[Row], seed: u64) -> Option<usize> {
             }
             _ => tied = 1,
         }
-        best = Some((place, cost));
+        best = Some((it, cost));
     }
-    best.map(|(place, _)| place)
+    best.map(|(it, _)| it)
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
-//! Histograms of times in shared cells: one count per bound (inclusive), one above all, then the sum.
+//! Histograms of times in shared cells: one count per bound (inclusive), one above all, the sum, then a
+//! mark and how many values of its bucket lie up to it.
+//!
+//! The mark is one more bound, set while running: a service level. It splits a bucket, so that a reader
+//! can put it among the bounds; once it moves, the split starts from zero and the buckets go on.
 //!
 //! Bounds are made for LLM serving: dense where service levels are usually set, reaching from one step
 //! of a small model to a request that waits for minutes. They are constants, as readers of another
@@ -33,7 +37,26 @@ pub const BOUNDS_MAX: usize = 64;
 
 /// Cells that a histogram over `bounds` takes.
 pub const fn cells(bounds: &[f64]) -> usize {
-    bounds.len() + 2
+    bounds.len() + 4
+}
+
+/// Cells of a histogram behind its counts.
+pub const SUM: usize = 1;
+pub const MARK: usize = 2;
+pub const WITHIN: usize = 3;
+
+fn bucket(bounds: &[f64], value_s: f64) -> usize {
+    bounds.partition_point(|&bound| bound < value_s)
+}
+
+/// Sets the mark; one that is no time (0, NaN) is none.
+pub fn mark(shared: &Shared, first: usize, bounds: &[f64], mark_s: f64) {
+    let mark_s = if mark_s > 0.0 && mark_s.is_finite() { mark_s } else { 0.0 };
+    let cell = shared.cell(first + bounds.len() + MARK);
+    if cell.load(Ordering::Relaxed) != mark_s.to_bits() {
+        shared.cell(first + bounds.len() + WITHIN).store(0, Ordering::Relaxed);
+        cell.store(mark_s.to_bits(), Ordering::Release);
+    }
 }
 
 /// Counts one value; a negative, infinite or absent (NaN) one is not counted.
@@ -41,29 +64,40 @@ pub fn observe(shared: &Shared, first: usize, bounds: &[f64], value_s: f64) {
     if !(value_s >= 0.0 && value_s.is_finite()) {
         return;
     }
-    let bucket = bounds.partition_point(|&bound| bound < value_s);
-    add(shared.cell(first + bucket), 1);
-    add_f64(shared.cell(first + bounds.len() + 1), value_s);
+    let at = bucket(bounds, value_s);
+    let mark_s = get_f64(shared.cell(first + bounds.len() + MARK));
+    add(shared.cell(first + at), 1);
+    if value_s <= mark_s && at == bucket(bounds, mark_s) {
+        add(shared.cell(first + bounds.len() + WITHIN), 1);
+    }
+    add_f64(shared.cell(first + bounds.len() + SUM), value_s);
 }
 
-/// Counts per bucket (not cumulative) and the sum of a histogram's values.
+/// Counts per bucket (not cumulative) and the sum of a histogram's values; `within`: values of the
+/// mark's bucket up to the mark.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Histogram {
     pub counts: Vec<u64>,
     pub sum_s: f64,
+    pub within: u64,
 }
 
 impl Histogram {
     pub fn new(bounds: &[f64]) -> Self {
-        Self { counts: vec![0; bounds.len() + 1], sum_s: 0.0 }
+        Self { counts: vec![0; bounds.len() + 1], sum_s: 0.0, within: 0 }
     }
 
-    /// Adds the cells that start at `first`.
-    pub fn take(&mut self, shared: &Shared, first: usize) {
+    /// Adds the cells that start at `first`; what was counted for another mark is not within this one.
+    pub fn take(&mut self, shared: &Shared, first: usize, mark_s: f64) {
+        let cell = |at| shared.cell(first + self.counts.len() - 1 + at);
+        let within = cell(WITHIN).load(Ordering::Relaxed);
+        if mark_s > 0.0 && cell(MARK).load(Ordering::Acquire) == mark_s.to_bits() {
+            self.within += within;
+        }
+        self.sum_s += get_f64(cell(SUM));
         for (i, count) in self.counts.iter_mut().enumerate() {
             *count += shared.cell(first + i).load(Ordering::Relaxed);
         }
-        self.sum_s += get_f64(shared.cell(first + self.counts.len()));
     }
 }
 
@@ -87,7 +121,29 @@ mod tests {
             observe(&shared, 0, &bounds, value);
         }
         let mut histogram = Histogram::new(&bounds);
-        histogram.take(&shared, 0);
-        assert_eq!(histogram, Histogram { counts: vec![2, 2, 1], sum_s: 7.0 });
+        histogram.take(&shared, 0, 0.0);
+        assert_eq!(histogram, Histogram { counts: vec![2, 2, 1], sum_s: 7.0, within: 0 });
+    }
+
+    #[test]
+    fn a_mark_splits_its_bucket_and_starts_anew_where_it_moves() {
+        let bounds = [1.0, 2.0];
+        let shared = Shared::open("test", 1, &[], cells(&bounds), None).unwrap();
+        let read = |mark_s| {
+            let mut histogram = Histogram::new(&bounds);
+            histogram.take(&shared, 0, mark_s);
+            (histogram.counts, histogram.within)
+        };
+        for mark_s in [1.5, 1.5, 5.0] {
+            mark(&shared, 0, &bounds, mark_s);
+            for value in [0.5, 1.25, 1.5, 1.75, 4.0, 6.0] {
+                observe(&shared, 0, &bounds, value);
+            }
+        }
+        assert_eq!(read(5.0), (vec![3, 9, 6], 1));
+        assert_eq!(read(1.5).1, 0);
+        mark(&shared, 0, &bounds, f64::NAN);
+        observe(&shared, 0, &bounds, 0.5);
+        assert_eq!((read(0.0).1, read(5.0).1), (0, 0));
     }
 }

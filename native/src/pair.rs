@@ -13,14 +13,14 @@
 //! where it is not. A transfer begins when its prefill is done, behind those that D has to get by then.
 //! The first token that a client sees is D's: the time to it ends with a step of D.
 //!
-//! Beyond `cost.rs`: KV that is stored twice displaces something, at half a
-//! prefill. What makes an answer slower counts less, the more room the SLO per token leaves. Who is late
-//! on an engine whose memory is full still counts, as others wait for what it holds: a team that is
-//! overloaded must not spend its decoders on prompts.
+//! An engine with the whole request is weighed as where no KV moves, so that a link too slow to be of use
+//! changes nothing. Beyond that: KV that is stored twice displaces something, at half a prefill.
+//!
+//! An engine that does both may hold no prompt for others that takes more than half of its memory: two
+//! that had such a prompt for each other would both wait for room until their leases end.
 
-use crate::cost::{self, Ask, Engine, Leg, Row, Terms};
+use crate::cost::{self, Ask, Due, Engine, Leg, Row, Terms};
 use crate::hash::Random;
-use crate::load::Load;
 
 /// Who may do what: one byte per engine, 0 = may not. An engine of both kinds is in both.
 #[derive(Debug, Clone, Copy)]
@@ -81,15 +81,6 @@ pub struct Plan {
 
 /// Fewer tokens to compute are not worth a second leg's mention.
 const SHORT_TOKENS: f64 = 256.0;
-/// Of a time per token at this share of its SLO, all that slows it down counts.
-const TIGHT: f64 = 0.8;
-/// What it counts where there is any amount of room.
-const ROOMY: f64 = 0.8;
-/// Above this share of its memory, an engine begins to be crowded: who is late there still holds memory
-/// that others wait for.
-const CROWDED: f64 = 0.5;
-/// How many delayed requests count as this one delayed by as much, on an engine that is full.
-const FULL_OTHERS: f64 = 2.0;
 /// What KV that is stored twice displaces, in times its prefill: few blocks are used again.
 const TWICE: f64 = 0.5;
 
@@ -110,15 +101,22 @@ struct Weighing<'a> {
     ask: &'a Ask,
 }
 
+impl Way {
+    /// Adds what missing an SLO costs: once, where the first token is made.
+    fn judge(&mut self, due: &Due) {
+        due.judge(&mut self.decode.1.terms, self.ttft_ms);
+        let prefill = self.prefill.as_mut().map_or(0.0, |(_, row)| {
+            due.judge(&mut row.terms, 0.0);
+            row.terms.sum()
+        });
+        self.cost_ms = prefill + self.decode.1.terms.sum();
+    }
+}
+
 impl Weighing<'_> {
     fn local(&self, at: usize) -> Way {
-        let (engine, mut row) = (&self.engines[at], self.rows[at]);
-        let kv_tokens = row.load.kv_tokens as f64 + self.tokens;
-        let itl_ms = engine.fit.decode_ms(row.load.running() as f64 + 1.0, kv_tokens);
-        row.terms.slow *= self.tightness(row.tpot_ms);
-        let work = row.terms.own + engine.dearer_ms(self.tokens, self.ask);
-        row.terms.ext = work * self.others(engine, &row.load, itl_ms);
-        let (ttft_ms, tpot_ms) = (row.ttft_ms, row.tpot_ms);
+        let row = self.rows[at];
+        let Row { ttft_ms, tpot_ms, .. } = row;
         Way { decode: (at, row), prefill: None, ttft_ms, tpot_ms, cost_ms: row.terms.sum() }
     }
 
@@ -132,6 +130,12 @@ impl Weighing<'_> {
         let terms = Terms { drain, ext, slow: 0.0, late: 0.0, session: 0.0, ..row.terms };
         let ttft_ms = drain + row.work_ms + row.terms.fetch;
         Row { terms, ttft_ms, tpot_ms: 0.0, leg: Leg::Prefill, ..row }
+    }
+
+    /// Whether an engine that answers too may hold the prompt until it is fetched.
+    fn may_hold(&self, at: usize) -> bool {
+        let capacity = self.engines[at].capacity as f64;
+        capacity == 0.0 || 2.0 * self.tokens <= capacity
     }
 
     /// The answer's leg alone: what does not depend on the engine of the prefill.
@@ -151,34 +155,13 @@ impl Weighing<'_> {
             fetch: transfer_ms,
             ext: engine.dearer_ms(self.tokens, ask) * in_time / ask.others(itl_ms),
             repl: if row.has_room { 0.0 } else { twice },
-            slow: ask.output * itl_ms * load.share * self.tightness(itl_ms),
+            slow: ask.output * itl_ms * load.share,
             late: 0.0,
             session: row.terms.session,
         };
         let tpot_ms = itl_ms / (1.0 - load.share.min(cost::SHARE_MOST));
         let ttft_ms = terms.drain + transfer_ms + itl_ms;
         Row { terms, work_ms: 0.0, ttft_ms, tpot_ms, leg: Leg::Decode, transfer_ms, ..row }
-    }
-
-    /// How much a slower answer matters: less, the more room its SLO leaves.
-    fn tightness(&self, tpot_ms: f64) -> f64 {
-        match self.ask.tpot_slo_ms {
-            slo if slo > 0.0 => (tpot_ms / (TIGHT * slo)).clamp(ROOMY, 1.0),
-            _ => 1.0,
-        }
-    }
-
-    /// What a delay of an engine is multiplied by for the requests there, in times one's own.
-    fn others(&self, engine: &Engine, load: &Load, itl_ms: f64) -> f64 {
-        let filled = load.kv_tokens as f64 / engine.capacity.max(1) as f64;
-        let crowded = match engine.capacity {
-            0 => 0.0,
-            _ => ((filled - CROWDED) / (1.0 - CROWDED)).clamp(0.0, 1.0),
-        };
-        let in_time = load.inflight.saturating_sub(load.late) as f64;
-        let usual = self.ask.others(itl_ms);
-        let others = usual + (FULL_OTHERS - usual) * crowded;
-        (in_time + load.late as f64 * crowded) / others
     }
 
     fn remote(&self, prefill: Seated, decode: Seated) -> Way {
@@ -190,22 +173,6 @@ impl Weighing<'_> {
         let ttft_ms = d.ttft_ms;
         let cost_ms = p.terms.sum() + d.terms.sum();
         Way { decode: (decode.0, d), prefill: Some(prefill), ttft_ms, tpot_ms: d.tpot_ms, cost_ms }
-    }
-
-    /// Adds what missing an SLO costs. A request that is late whatever is done waits cheaply.
-    fn judge(&self, way: &mut Way, soonest_ms: f64) {
-        let slo = self.ask.ttft_slo_ms;
-        let legs = [Some(&mut way.decode.1), way.prefill.as_mut().map(|seated| &mut seated.1)];
-        if slo > 0.0 && soonest_ms > slo {
-            for terms in legs.into_iter().flatten().map(|row| &mut row.terms) {
-                terms.drain *= cost::HOPELESS;
-                terms.slow *= cost::HOPELESS;
-            }
-        } else if slo > 0.0 && way.ttft_ms > slo {
-            way.decode.1.terms.late += cost::MISSED * slo;
-        }
-        let prefill = way.prefill.map_or(0.0, |(_, row)| row.terms.sum());
-        way.cost_ms = prefill + way.decode.1.terms.sum();
     }
 
     fn misses(&self, way: &Way) -> bool {
@@ -231,24 +198,8 @@ impl Weighing<'_> {
     }
 }
 
-/// The cheapest; ties at random.
 fn cheapest(ways: &[Way], random: &mut Random) -> Option<Way> {
-    let mut best: Option<&Way> = None;
-    let mut tied = 0;
-    for way in ways {
-        match best {
-            Some(least) if way.cost_ms > least.cost_ms => continue,
-            Some(least) if way.cost_ms == least.cost_ms => {
-                tied += 1;
-                if random.below(tied) > 0 {
-                    continue;
-                }
-            }
-            _ => tied = 1,
-        }
-        best = Some(way);
-    }
-    best.copied()
+    cost::least(ways.iter().map(|way| (*way, way.cost_ms)), random)
 }
 
 /// Decides. `rows` as they are seen, not weighed yet; `None`: no engine may answer.
@@ -270,7 +221,9 @@ pub fn decide(
     let mut local: Vec<_> = decodes.iter().map(|&at| weighing.local(at)).collect();
     let mut remote = Vec::new();
     if force != Force::Never {
-        let prefills: Vec<_> = prefills.iter().map(|&at| (at, weighing.prefill(at))).collect();
+        let may_hold = |&&at: &&usize| masks.decode[at] == 0 || weighing.may_hold(at);
+        let prefills = prefills.iter().filter(may_hold);
+        let prefills: Vec<_> = prefills.map(|&at| (at, weighing.prefill(at))).collect();
         for seated in decodes.iter().map(|&at| (at, weighing.decode(at))) {
             let others = prefills.iter().filter(|prefill| prefill.0 != seated.0);
             remote.extend(others.map(|&prefill| weighing.remote(prefill, seated)));
@@ -278,7 +231,8 @@ pub fn decide(
     }
     let soonest = |ways: &[Way]| ways.iter().map(|way| way.ttft_ms).fold(f64::INFINITY, f64::min);
     let soonest_ms = soonest(&local).min(soonest(&remote));
-    local.iter_mut().chain(&mut remote).for_each(|way| weighing.judge(way, soonest_ms));
+    let due = Due { slo_ms: ask.ttft_slo_ms, soonest_ms };
+    local.iter_mut().chain(&mut remote).for_each(|way| way.judge(&due));
     let mut random = Random(seed);
     let (local, remote) = (cheapest(&local, &mut random)?, cheapest(&remote, &mut random));
     let local_ms = local.cost_ms;

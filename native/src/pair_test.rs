@@ -111,3 +111,48 @@ fn a_filtered_engine_does_neither() {
     rows[1].filter = Some(cost::Filter::Masked);
     assert_eq!(decide(&engines, &mut rows, masks, 8000.0, &SLO, (Force::Auto, 1)), None);
 }
+
+#[test]
+fn one_engine_is_chosen_as_where_no_kv_moves() {
+    let mut random = Random(11);
+    for seed in 0..2000 {
+        let tokens = 100 + random.below(40_000);
+        let mut rows: Vec<Row> = (0..5).map(|_| drawn(&mut random, tokens)).collect();
+        let found = plan(&rows, 12.5, tokens, &SLO, Force::Never).unwrap();
+        let engines = vec![engine(12.5); rows.len()];
+        cost::weigh(&engines, &mut rows, tokens as f64, &SLO);
+        assert_eq!(Some(found.decode.0), cost::cheapest(&rows, 1), "{seed}");
+        assert_eq!(found.decode.1, rows[found.decode.0], "{seed}");
+        assert_eq!((found.prefill, found.reason), (None, Reason::Forced));
+    }
+}
+
+#[test]
+fn equal_engines_get_equal_shares_of_either_leg() {
+    let (engines, all) = (vec![engine(50.0); 4], vec![1; 4]);
+    let masks = Masks { prefill: &all, decode: &all };
+    let mut shares = [[0; 4]; 2];
+    for seed in 0..800 {
+        let mut rows = vec![Row::default(); 4];
+        let how = (Force::Always, crate::hash::mix(seed));
+        let found = decide(&engines, &mut rows, masks, 8000.0, &SLO, how).unwrap();
+        shares[0][found.decode.0] += 1;
+        shares[1][found.prefill.unwrap().0] += 1;
+    }
+    assert!(shares.iter().flatten().all(|share| (150..250).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn an_engine_of_both_kinds_holds_at_most_half_of_its_memory_for_others() {
+    let tokens = engine(12.5).capacity / 2 + 1;
+    let rows = [Row::default(); 2];
+    let found = plan(&rows, 12.5, tokens, &SLO, Force::Always).unwrap();
+    assert_eq!((found.prefill, found.reason), (None, Reason::NoPrefill));
+    // One that only prefills waits for nobody.
+    let masks = Masks { prefill: &[1, 0], decode: &[0, 1] };
+    let engines = [engine(12.5); 2];
+    let mut rows = rows.to_vec();
+    let how = (Force::Always, 1);
+    let found = decide(&engines, &mut rows, masks, tokens as f64, &SLO, how).unwrap();
+    assert_eq!(found.prefill.map(|seated| seated.0), Some(0));
+}

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyBufferError;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
@@ -11,7 +12,7 @@ use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 use crate::counters;
 use crate::py_shared::value_error;
 use crate::slots::Handle;
-use crate::stats::{self, Request, Snapshot, HISTOGRAMS, SUMS};
+use crate::stats::{self, Request, Snapshot, HISTOGRAMS, RECORDED, SUMS};
 
 /// Counts, sums and histograms per series in shared memory, summed over workers.
 ///
@@ -28,18 +29,27 @@ impl Stats {
     }
 }
 
-/// A series at one moment; `histograms` = name -> (counts per bucket, the last above all bounds; sum in s).
+/// A series at one moment; `histograms` = name -> (counts per bucket, the last above all bounds; sum in s;
+/// values of the mark's bucket up to the mark).
 #[pyclass(frozen, get_all, module = "native._core")]
 pub struct SeriesSnapshot {
     /// (status class 0 to 5, outcome, count), only where there are some.
     requests: Vec<(usize, usize, u64)>,
     lanes: Vec<u64>,
+    /// Requests that came.
+    offered: u64,
+    /// Requests by end, by word (the first counts nowhere), and by level that they broke.
+    ends: Vec<u64>,
+    words: Vec<u64>,
+    broken: Vec<u64>,
     input_tokens: u64,
     output_tokens: u64,
     cached_tokens: u64,
     chunks: u64,
     bytes_in: u64,
     bytes_out: u64,
+    good_tokens: u64,
+    uncounted: u64,
     /// Requests whose token counts were known.
     metered: u64,
     histograms: Py<PyDict>,
@@ -49,19 +59,25 @@ impl SeriesSnapshot {
     fn new(py: Python<'_>, snapshot: Snapshot) -> PyResult<Self> {
         let histograms = PyDict::new(py);
         for ((name, _), histogram) in HISTOGRAMS.iter().zip(snapshot.histograms) {
-            histograms.set_item(name, (histogram.counts, histogram.sum_s))?;
+            histograms.set_item(name, (histogram.counts, histogram.sum_s, histogram.within))?;
         }
-        let [input_tokens, output_tokens, cached_tokens, chunks, bytes_in, bytes_out] =
+        let [input_tokens, output_tokens, cached_tokens, chunks, bytes_in, bytes_out, good_tokens, uncounted] =
             snapshot.sums;
         Ok(Self {
             requests: snapshot.requests,
             lanes: snapshot.lanes.into(),
+            offered: snapshot.offered,
+            ends: snapshot.ends.into(),
+            words: snapshot.words.into(),
+            broken: snapshot.broken.into(),
             input_tokens,
             output_tokens,
             cached_tokens,
             chunks,
             bytes_in,
             bytes_out,
+            good_tokens,
+            uncounted,
             metered: snapshot.metered,
             histograms: histograms.unbind(),
         })
@@ -82,6 +98,22 @@ impl Stats {
     const OUTCOMES: usize = stats::OUTCOMES;
     #[classattr]
     const LANES: usize = stats::LANES;
+    #[classattr]
+    const ENDS: usize = stats::ENDS;
+    #[classattr]
+    const WORDS: usize = stats::WORDS;
+
+    /// What `record` takes, by its place.
+    #[classattr]
+    #[pyo3(name = "TIMES")]
+    fn times(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+        PyTuple::new(py, HISTOGRAMS[..RECORDED].iter().map(|(name, _)| *name))
+    }
+    #[classattr]
+    #[pyo3(name = "SUMS")]
+    fn sums(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+        PyTuple::new(py, SUMS)
+    }
 
     #[getter]
     fn fd(&self) -> i32 {
@@ -126,39 +158,48 @@ impl Stats {
         Ok(self.core.remove_series(self.handle(series)?))
     }
 
-    /// Counts a finished request. Times in s, negative or NaN = does not apply; counts negative = unknown.
+    /// Counts a finished request. `times`: s, in the order of `TIMES`, negative or NaN = does not apply;
+    /// `sums`: in the order of `SUMS`, negative = unknown.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (series, status, outcome, lane, e2el_s, ttft_s, tpot_s, input_tokens,
-                        output_tokens, cached_tokens, chunks, bytes_in, bytes_out))]
     fn record(
         &self,
         series: u64,
         status: u16,
         outcome: usize,
         lane: usize,
-        e2el_s: f64,
-        ttft_s: f64,
-        tpot_s: f64,
-        input_tokens: i64,
-        output_tokens: i64,
-        cached_tokens: i64,
-        chunks: i64,
-        bytes_in: i64,
-        bytes_out: i64,
+        end: usize,
+        word: usize,
+        broken: usize,
+        times: &Bound<'_, PyTuple>,
+        sums: &Bound<'_, PyTuple>,
     ) -> PyResult<bool> {
-        const { assert!(SUMS.len() == 6) };
         let request = Request {
             status,
             outcome,
             lane,
-            times_s: [e2el_s, ttft_s, tpot_s],
-            sums: [input_tokens, output_tokens, cached_tokens, chunks, bytes_in, bytes_out],
+            end,
+            word,
+            broken,
+            times_s: numbers::<f64, RECORDED>(times, "times")?,
+            sums: numbers::<i64, { SUMS.len() }>(sums, "sums")?,
         };
         Ok(self.core.record(self.handle(series)?, &request)?)
     }
 
+    /// Counts a request that has come.
+    fn offer(&self, series: u64) -> PyResult<bool> {
+        Ok(self.core.offer(self.handle(series)?)?)
+    }
+
+    /// Sets one more bound of each of this worker's histograms, in the order of `TIMES` and then the gaps;
+    /// s, 0 = none.
+    fn mark(&self, series: u64, marks: Vec<f64>) -> PyResult<bool> {
+        Ok(self.core.mark(self.handle(series)?, &marks)?)
+    }
+
     /// This worker's histogram of gaps between chunks, to be written in place: one 64-bit count per
-    /// bound of `bounds("itl")`, one above all, then the sum in s as a double in the last 8 bytes.
+    /// bound of `bounds("itl")`, one above all, the sum in s as a double, the mark in s as a double, the count
+    /// of its bucket up to it, then the number of the series.
     fn itl_view<'py>(&self, py: Python<'py>, series: u64) -> PyResult<Bound<'py, PyMemoryView>> {
         let series = self.handle(series)?;
         self.core.itl_cells(series)?;
@@ -166,9 +207,25 @@ impl Stats {
         PyMemoryView::from(&cells)
     }
 
-    fn snapshot(&self, py: Python<'_>, series: u64) -> PyResult<SeriesSnapshot> {
-        SeriesSnapshot::new(py, self.core.snapshot(self.handle(series)?))
+    /// `marks`: those whose splits are asked for, in the order of `mark`.
+    #[pyo3(signature = (series, marks=vec![]))]
+    fn snapshot(&self, py: Python<'_>, series: u64, marks: Vec<f64>) -> PyResult<SeriesSnapshot> {
+        SeriesSnapshot::new(py, self.core.snapshot(self.handle(series)?, &marks))
     }
+}
+
+fn numbers<'py, T, const N: usize>(from: &Bound<'py, PyTuple>, name: &str) -> PyResult<[T; N]>
+where
+    T: FromPyObjectOwned<'py> + Default + Copy,
+{
+    if from.len() != N {
+        return Err(value_error(format!("`{name}` must hold {N} numbers, got {}", from.len())));
+    }
+    let mut out = [T::default(); N];
+    for (to, item) in out.iter_mut().zip(from.iter_borrowed()) {
+        *to = item.extract().map_err(Into::into)?;
+    }
+    Ok(out)
 }
 
 /// Lends cells of shared memory as a buffer, and keeps the mapping alive while it is lent.

@@ -79,7 +79,7 @@ class Stream:
     def start(self) -> None:
         """Head, role and first token leave at once; an interval beyond the wheel means: no more."""
         role = wire.chunk(self.head + wire.ROLE_TAIL)
-        self.engine.write(wire.SSE_HEAD % self.ask.nonce + role)
+        self.engine.write(self.engine.sse_head % self.ask.nonce + role)
         if self.ask.interval_ms == 0:
             while self.step():
                 pass
@@ -122,6 +122,7 @@ class Engine(asyncio.Protocol):
     """One connection from the proxy (or, in a direct run, from the load generator)."""
 
     transport: asyncio.Transport
+    sse_head = wire.SSE_HEAD
 
     def __init__(self, wheel: Wheel, fault: str, held: Held | None) -> None:
         self.wheel = wheel
@@ -218,7 +219,10 @@ def main() -> None:
     options.add_argument("--ports", type=int, default=2, help="how many engines")
     options.add_argument("--fault", choices=FAULTS, default="")
     options.add_argument("--tokenizer", default="", metavar="FOLDER", help="a model's files")
+    options.add_argument("--opaque", action="store_true", help="streams do not call themselves so")
     args = options.parse_args()
+    if args.opaque:
+        Engine.sse_head = wire.SSE_HEAD.replace(b": text/event", b": text/plain; of=text/event")
     uvloop.run(serve(args.ports, args.fault, args.tokenizer))
 
 

@@ -96,7 +96,7 @@ def test_it_shows_every_engine(fleet: Any, browser: Any, count: int, scheme: str
     tab.seconds(45 if scheme == "dark" else 8)
     up = count - 1 if count == 8 else count
     assert page.locator("#tiles").inner_text().count(f"{up} of {count}") == 1
-    assert page.locator(".plot canvas").count() == 4
+    assert page.locator(".plot canvas").count() == 5
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", background)[:3])) > 380
     assert light == (scheme == "light")

@@ -30,6 +30,10 @@ class Leg:
         self.t_start = self.t_connected = self.t_head = self.t_end = 1.0
         self.bytes_sent = self.bytes_received = self.bytes_to_client = self.chunks = 0
         self.prompt_tokens = self.completion_tokens = self.cached_tokens = -1
+        self.counts = (-1, -1, -1, -1)
+
+    def times(self, arrived: float, duration: float, complete: bool) -> tuple[float, ...]:
+        return (-1.0, -1.0, self.t_end - arrived if complete else -1.0, duration, *(-1.0,) * 4)
 
     def start(self) -> None:
         if self.client.left:

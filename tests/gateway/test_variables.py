@@ -38,7 +38,7 @@ def leg(**over: object) -> Fake:
         "status": 200, "reply_headers": [(b"X-A", b"1")], "t_start": 10.1, "t_connected": 10.2,
         "t_head": 10.4, "t_end": 11.0, "t_first": 10.5, "t_last": 10.9, "sse": True, "chunks": 5,
         "completion_tokens": -1, "prompt_tokens": 7, "cached_tokens": -1, "itl_max": 0.1,
-        "bytes_sent": 10, "bytes_received": 20,
+        "bytes_sent": 10, "bytes_received": 20, "times": lambda *_: (0.5,) * 8,
     }  # fmt: skip
     return Fake(**{**fields, **over})
 

@@ -23,11 +23,16 @@ REQUESTS = st.tuples(
     st.sampled_from([0, 101, 200, 204, 404, 429, 500, 599, 999]),
     st.integers(0, Stats.OUTCOMES - 1),
     st.integers(0, Stats.LANES - 1),
-    *(TIMES,) * 3,
-    *(COUNTS,) * 6,
+    st.integers(0, Stats.ENDS - 1),
+    st.integers(0, Stats.WORDS - 1),
+    st.integers(0, 7),
+    st.tuples(*(TIMES,) * len(Stats.TIMES)),
+    st.tuples(*(COUNTS,) * len(Stats.SUMS)),
 )
-Request = tuple[int, int, int, float, float, float, int, int, int, int, int, int]
-SUMS = ("input_tokens", "output_tokens", "cached_tokens", "chunks", "bytes_in", "bytes_out")
+Request = tuple[int, int, int, int, int, int, tuple[float, ...], tuple[int, ...]]
+PLAIN: Request = (
+    200, 0, 0, 0, 1, 0, (0.1, 0.01, *(1.0,) * (len(Stats.TIMES) - 2)), (10,) * len(Stats.SUMS)
+)  # fmt: skip
 
 
 @settings(max_examples=80, deadline=None)
@@ -49,13 +54,19 @@ def test_a_snapshot_is_what_was_recorded(records: list[tuple[int, Request]]) -> 
         by_class[key] = by_class.get(key, 0) + 1
     assert snapshot.requests == [(*key, count) for key, count in sorted(by_class.items())]
     assert snapshot.lanes == [sum(request[2] == lane for request in seen) for lane in range(2)]
-    for at, name in enumerate(SUMS, 6):
-        assert getattr(snapshot, name) == sum(max(0, request[at]) for request in seen)
-    assert snapshot.metered == sum(request[6] >= 0 or request[7] >= 0 for request in seen)
-    for at, name in enumerate(("e2el", "ttft", "tpot"), 3):
+    for kind, (counts, size) in enumerate(
+        ((snapshot.ends, Stats.ENDS), (snapshot.words, Stats.WORDS)), 3
+    ):
+        assert counts == [sum(request[kind] == at for request in seen) for at in range(size)]
+    assert snapshot.broken == [sum(r[5] >> bit & 1 for r in seen) for bit in range(3)]
+    for at, name in enumerate(Stats.SUMS):
+        assert getattr(snapshot, name) == sum(max(0, request[7][at]) for request in seen)
+    assert snapshot.metered == sum(request[7][0] >= 0 or request[7][1] >= 0 for request in seen)
+    for at, name in enumerate(Stats.TIMES):
         bounds = Stats.bounds(name)
-        valid = [request[at] for request in seen if 0 <= request[at] < math.inf]
-        counts, sum_s = snapshot.histograms[name]
+        valid = [request[6][at] for request in seen if 0 <= request[6][at] < math.inf]
+        counts, sum_s, within = snapshot.histograms[name]
+        assert within == 0
         expected = [0] * (len(bounds) + 1)
         for value in valid:
             expected[reference.bucket(bounds, value)] += 1
@@ -86,13 +97,13 @@ def test_gaps_are_written_in_place() -> None:
     bounds = Stats.bounds("itl")
     views = [owner.itl_view(series) for owner in (stats, other)]
     for view in views:
-        assert (len(view), view.readonly) == (8 * (len(bounds) + 3), False)
+        assert (len(view), view.readonly) == (8 * (len(bounds) + 5), False)
         counts = view[: 8 * (len(bounds) + 1)].cast("Q")
         counts[3] += 2
         counts[len(bounds)] += 1
         struct.pack_into("d", view, 8 * (len(bounds) + 1), 1.25)
     del stats
-    counts_seen, sum_s = other.snapshot(series).histograms["itl"]
+    counts_seen, sum_s, _ = other.snapshot(series).histograms["itl"]
     assert (counts_seen[3], counts_seen[-1], sum(counts_seen), sum_s) == (4, 2, 6, 2.5)
     # The mapping outlives the object it was lent by.
     views[0][:8].cast("Q")[0] = 5
@@ -102,17 +113,16 @@ def test_gaps_are_written_in_place() -> None:
 def test_a_series_that_comes_back_starts_from_zero() -> None:
     stats = Stats(1, 1)
     stats.bind(0)
-    request = (200, 0, 0, 1.0, 0.1, 0.01, 10, 10, 0, 10, 100, 100)
     old = stats.add_series()
-    assert stats.record(old, *request)
+    assert stats.record(old, *PLAIN)
     with pytest.raises(ValueError, match="room for 1 series"):
         stats.add_series()
     assert stats.remove_series(old)
     assert not stats.remove_series(old)
     new = stats.add_series()
     assert stats.snapshot(new).requests == []
-    assert stats.record(new, *request)
-    assert not stats.record(old, *request)
+    assert stats.record(new, *PLAIN)
+    assert not stats.record(old, *PLAIN)
     assert stats.snapshot(new).requests == [(2, 0, 1)]
     with pytest.raises(ValueError, match="is gone"):
         stats.itl_view(old)
@@ -125,7 +135,7 @@ def test_a_late_stream_leaves_the_histogram_of_a_successor_alone() -> None:
     bounds = Stats.bounds("itl")
     old = stats.add_series()
     view = stats.itl_view(old)
-    seen = view[8 * (len(bounds) + 2) :].cast("Q")
+    seen = view[8 * (len(bounds) + 4) :].cast("Q")
     assert seen[0] == old >> 32
     stats.remove_series(old)
     new = stats.add_series()
@@ -139,7 +149,7 @@ stats = Stats(3, 4, fd)
 stats.bind(worker)
 series = 1 << 32
 def step(i):
-    stats.record(series, 200, worker, 0, 1.0, 0.5, 0.25, 3, 2, 1, 2, 10, 20)
+    stats.record(series, 200, worker, 0, 0, 1, 0, (0.5,) * 8, (3, 2, 1, 2, 10, 20, 0, 0))
 """
 
 
@@ -210,15 +220,56 @@ def test_counters_stay_and_gauges_go_with_their_worker() -> None:
 def test_misuse_is_refused() -> None:
     stats = Stats(1, 2)
     series = stats.add_series()
-    request = (200, 0, 0, 1.0, 0.1, 0.01, 10, 10, 0, 10, 100, 100)
-    for call in (lambda: stats.record(series, *request), lambda: stats.itl_view(series)):
+    for call in (
+        lambda: stats.record(series, *PLAIN),
+        lambda: stats.itl_view(series),
+        lambda: stats.offer(series),
+        lambda: stats.mark(series, [1.0]),
+    ):
         with pytest.raises(RuntimeError, match="call `bind` first"):
             call()
     stats.bind(0)
-    for status, outcome, lane in ((1000, 0, 0), (200, Stats.OUTCOMES, 0), (200, 0, Stats.LANES)):
-        with pytest.raises(ValueError, match="at most 999"):
-            stats.record(series, status, outcome, lane, *request[3:])
+    most = (999, Stats.OUTCOMES - 1, Stats.LANES - 1, Stats.ENDS - 1, Stats.WORDS - 1, 7)
+    for at, value in enumerate(most):
+        kinds = [*PLAIN[:at], value + 1, *PLAIN[at + 1 : 6]]
+        with pytest.raises(ValueError, match=f"must be at most {value}, got {value + 1}"):
+            stats.record(series, *kinds, *PLAIN[6:])
+    with pytest.raises(ValueError, match="`times` must hold 8 numbers, got 1"):
+        stats.record(series, *PLAIN[:6], (1.0,), PLAIN[7])
+    with pytest.raises(ValueError, match="`sums` must hold 8 numbers, got 0"):
+        stats.record(series, *PLAIN[:7], ())
     with pytest.raises(ValueError, match="not a handle"):
-        stats.record(5, *request)
+        stats.record(5, *PLAIN)
     with pytest.raises(ValueError, match="these sizes need"):
         Stats(1, 3, stats.fd)
+
+
+def test_a_mark_is_one_more_bound_and_holds_for_what_came_since() -> None:
+    first = Stats(2, 2)
+    second = Stats(2, 2, first.fd)
+    first.bind(0)
+    second.bind(1)
+    series = first.add_series()
+    bounds = Stats.bounds("ttft")
+    assert 1.6 not in bounds and 1.7 not in bounds
+    marks = [1.7]
+
+    def seen(ttft_s: float) -> tuple[int, int]:
+        for stats in (first, second):
+            stats.record(series, *PLAIN[:6], (ttft_s, *PLAIN[6][1:]), PLAIN[7])
+        counts, _, within = first.snapshot(series, marks).histograms["ttft"]
+        return counts[reference.bucket(bounds, 1.7)], within
+
+    first.mark(series, marks)
+    assert seen(1.6) == (2, 1)  # the other worker knows of no mark yet
+    second.mark(series, marks)
+    assert seen(1.7) == (4, 3)
+    assert seen(1.8) == (6, 3)
+    assert seen(1.0) == (6, 3)  # of a lower bucket
+    assert first.snapshot(series).histograms["ttft"][2] == 0
+    first.mark(series, [1.65])
+    marks = [1.65]
+    assert seen(1.6) == (8, 1)
+    first.offer(series)
+    second.offer(series)
+    assert first.snapshot(series).offered == 2

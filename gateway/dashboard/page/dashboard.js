@@ -54,6 +54,15 @@ function head() {
   byId("pid").textContent = `process ${pid}`;
 }
 
+// What broke the SLO most often of late.
+function missed(f) {
+  if (f.goodput_per_s === null) return "no SLO is set";
+  const causes = Object.keys(f).filter((name) => name.startsWith("missed_") && f[name] > 0);
+  if (!causes.length) return f.attainment === null ? "nothing to count" : "all kept the SLO";
+  const worst = causes.reduce((a, b) => (f[b] > f[a] ? b : a));
+  return `${share(f.attainment)} good; most missed: ${worst.slice(7, -6).replace("_", " ")}`;
+}
+
 function tiles(upstream) {
   const f = upstream.figures, slo = upstream.slo_s;
   const engines = upstream.engines, up = engines.filter((engine) => engine.state === "up").length;
@@ -61,7 +70,7 @@ function tiles(upstream) {
   const within = (value, limit) => (limit ? `${share(value)} within ${seconds(limit)}` : "no SLO is set");
   const wanted = [
     ["Completed per s", count(f.completed_per_s), `${count(f.failed_per_s)} failed, ${count(f.refused_per_s)} refused`],
-    ["Goodput per s", f.goodput_per_s === null ? "–" : `≤ ${count(f.goodput_per_s)}`, "requests within the SLO"],
+    ["Goodput per s", count(f.goodput_per_s), missed(f)],
     ["First token, p95", seconds(f.ttft_p95), within(f.ttft_within, slo.ttft)],
     ["Per output token, p95", seconds(f.tpot_p95), within(f.tpot_within, slo.tpot)],
     ["Prompt tokens cached", share(f.hit_rate), f.input_tokens_per_s === null ? "engines did not say" : `of ${count(f.input_tokens_per_s)} per s`],

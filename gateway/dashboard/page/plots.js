@@ -1,4 +1,4 @@
-// The four plots, and how they are read: by pointer, or with the arrow keys.
+// The plots, and how they are read: by pointer, or with the arrow keys.
 
 import { clock, count, seconds, share } from "./figures.js";
 import { columns } from "./history.js";
@@ -12,15 +12,24 @@ const percentiles = (name) => [
 const PLOTS = [
   { title: "Requests per second, by how they ended", write: count, lines: [
     { label: "completed", colour: "--a", read: (f) => f.completed_per_s },
-    { label: "goodput, at most", colour: "--good", dash: [8, 5], read: (f) => f.goodput_per_s },
+    { label: "goodput", colour: "--good", dash: [8, 5], read: (f) => f.goodput_per_s },
     { label: "failed", colour: "--bad", read: (f) => f.failed_per_s },
     { label: "refused", colour: "--b", dash: [4, 3], read: (f) => f.refused_per_s },
     { label: "left by client", colour: "--quiet", dash: [2, 3], read: (f) => f.left_per_s },
   ] },
   { title: "Time to first token", write: seconds, lines: percentiles("ttft") },
   { title: "Time per output token", write: seconds, lines: percentiles("tpot") },
-  { title: "Cache hits, and streams within the SLO", write: share, most: 1, lines: [
+  { title: "Requests that missed the SLO per second, by cause", write: count, lines: [
+    { label: "queue", colour: "--b", read: (f) => (f.missed_queue_per_s ?? 0) + (f.missed_tokenise_per_s ?? 0) },
+    { label: "prefill queue", colour: "--c", dash: [4, 3], read: (f) => f.missed_prefill_queue_per_s },
+    { label: "prefill", colour: "--a", read: (f) => f.missed_prefill_per_s },
+    { label: "transfer", colour: "--good", dash: [8, 5], read: (f) => f.missed_transfer_per_s },
+    { label: "decode", colour: "--quiet", dash: [2, 3], read: (f) => f.missed_decode_per_s },
+    { label: "error", colour: "--bad", read: (f) => f.missed_error_per_s },
+  ] },
+  { title: "Cache hits, and requests within the SLO", write: share, most: 1, lines: [
     { label: "prompt tokens cached", colour: "--a", read: (f) => f.hit_rate },
+    { label: "SLO kept", colour: "--b", read: (f) => f.attainment },
     { label: "TTFT within", colour: "--good", dash: [8, 5], read: (f) => f.ttft_within },
     { label: "TPOT within", colour: "--c", dash: [4, 3], read: (f) => f.tpot_within },
   ] },

@@ -46,10 +46,12 @@ def test_counts_that_went_back_count_as_nothing() -> None:
 
 
 def test_ten_requests_a_second_of_which_three_keep_the_slo() -> None:
-    """100 requests in 10 s: 70 first tokens come too late, so that 30 % are good: 3 per second."""
+    """100 requests in 10 s, of which 30 kept both SLOs: 3 per second; errors count as missed."""
     now = Totals(
         completed=100,
         failed=5,
+        good=30,
+        missed={"prefill": 45, "decode": 25, "error": 5},
         metered=80,
         input_tokens=2000,
         cached_tokens=500,
@@ -60,7 +62,8 @@ def test_ten_requests_a_second_of_which_three_keep_the_slo() -> None:
     found = figures(now, Totals(), 10.0, bounds, {"ttft": 0.1, "tpot": 0.1})
     assert found["completed_per_s"] == 10 and found["failed_per_s"] == 0.5
     assert found["ttft_within"] == 0.3 and found["tpot_within"] == 0.6
-    assert found["goodput_per_s"] == 3
+    assert found["goodput_per_s"] == 3 and found["attainment"] == 30 / 105
+    assert found["missed_prefill_per_s"] == 4.5 and found["missed_decode_per_s"] == 2.5
     assert found["hit_rate"] == 0.25 and found["output_tokens_per_s"] == 100
     assert found["ttft_p50"] == pytest.approx(0.1 + 0.1 * 20 / 70)
 
@@ -70,5 +73,6 @@ def test_nothing_is_not_zero() -> None:
     for seconds in (0.0, 1.0):
         found = figures(Totals(), Totals(), seconds, bounds, {"ttft": 1.0})
         assert found["ttft_p95"] is None and found["hit_rate"] is None
-        assert found["goodput_per_s"] is None
+        assert found["attainment"] is None
+        assert found["goodput_per_s"] == (None if not seconds else 0)
         assert found["completed_per_s"] == (None if not seconds else 0)

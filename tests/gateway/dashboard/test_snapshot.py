@@ -8,10 +8,9 @@ from typing import Any
 import orjson
 
 from gateway.dashboard.figures import Totals
-from gateway.dashboard.readings import end_of, totals
+from gateway.dashboard.readings import totals
 from gateway.dashboard.receipts import EVERY_S, KEPT, Receipts
 from gateway.dashboard.snapshot import Reading, changes, snapshot
-from gateway.stats import OUTCOMES
 
 BOUNDS = {"ttft": (0.1, 0.2), "tpot": (0.01, 0.02)}
 
@@ -36,7 +35,7 @@ def test_rates_are_of_the_stretch_between_two_readings() -> None:
                      matched={"device": 5}, prompt_tokens=10)  # fmt: skip
     now = reading(
         10, engine(load={"dispatched": 30}), engine("e:2", role="prefill"),
-        totals={"u": Totals(completed=30, histograms={"ttft": (20, 0, 0)})},
+        totals={"u": Totals(completed=30, good=20, histograms={"ttft": (20, 0, 0)})},
         slo_s={"u": {"ttft": 0.1, "tpot": 0.0}}, matched={"device": 65}, prompt_tokens=110,
     )  # fmt: skip
     made = snapshot(now, before, BOUNDS, [{"at": 1}, {"at": 2}], [{"id": "a"}, {"id": "b"}])
@@ -80,25 +79,17 @@ def test_changes_name_what_changed_and_why() -> None:
     assert changes(failed, before)[0]["what"] == "not loaded: line 3"
 
 
-def test_every_request_ended_in_one_way() -> None:
-    cases = [
-        (2, "--", "completed"), (3, "--", "completed"), (4, "--", "refused"), (5, "--", "failed"),
-        (4, "GR", "refused"), (5, "GQ", "failed"), (2, "SD", "failed"), (0, "CH", "left"),
-        (4, "CR", "left"),
-    ]  # fmt: skip
-    assert [end_of(status, code) for status, code, _ in cases] == [end for *_, end in cases]
-
-
 def test_routes_of_an_upstream_are_summed() -> None:
     def series(count: int) -> Any:
         return Fake(
-            requests=[(2, OUTCOMES.index("--"), count), (0, OUTCOMES.index("CH"), 1)],
+            ends=[count, 1, 1, 0, 0, 1], words=[0, 2, 1],
             input_tokens=10, cached_tokens=4, output_tokens=3, metered=2,
             histograms={"ttft": ([1, 2, 0], 0.1), "tpot": ([0, 0, 1], 0.1)},
         )  # fmt: skip
 
     found = totals([series(3), series(4)])
-    assert (found.completed, found.left, found.metered) == (7, 2, 4)
+    assert (found.completed, found.left, found.refused, found.metered) == (7, 2, 4, 4)
+    assert (found.good, found.missed["queue"], found.missed["error"]) == (4, 2, 0)
     assert (found.input_tokens, found.cached_tokens, found.output_tokens) == (20, 8, 6)
     assert found.histograms == {"ttft": (2, 4, 0), "tpot": (0, 0, 2)}
 

@@ -11,6 +11,7 @@ from harness import disagg, kv
 
 from gateway.disagg import elastic as elastic_module
 from gateway.disagg.elastic import Elastic
+from gateway.disagg.metrics import DisaggCollector
 from native._core import Prompt
 
 ELASTIC = "slo ttft=1s tpot=20ms; roles elastic dwell=10s;"
@@ -25,7 +26,7 @@ async def test_prompts_that_are_too_many_move_an_engine_and_a_reload_keeps_it(
     gw = await gateway(text.replace("role=prefill", "role=both"))
     table = gw.app.table
     team = table.groups["sim"].teams[0]
-    elastic = Elastic(table)
+    elastic = Elastic(table, gw.app.memory.disagg)
     elastic.sync()
     now = monotonic()
     tickets = [
@@ -39,6 +40,12 @@ async def test_prompts_that_are_too_many_move_an_engine_and_a_reload_keeps_it(
     assert moved and len(moved) < 3
     gw.app.pulse.look(now, again=True)
     assert [engine.role for engine in team.engines].count("prefill") == len(moved)
+    counts = gw.app.memory.disagg
+    families = {family.name: family for family in DisaggCollector(counts, table).collect()}
+    rows = families["kvgate_role_engines"].samples
+    engines_of = {row.labels["role"]: row.value for row in rows}
+    assert engines_of == {"prefill": len(moved), "decode": 0, "both": 3 - len(moved)}
+    assert counts.count("role/prefill") == len(moved)
     # The same engines: what is known of them stays.
     elastic.sync()
     for ticket in tickets:
@@ -47,6 +54,7 @@ async def test_prompts_that_are_too_many_move_an_engine_and_a_reload_keeps_it(
         elastic.look(now + second)
     gw.app.pulse.look(now, again=True)
     assert [engine.role for engine in team.engines] == ["both"] * 3
+    assert counts.count("role/both") == len(moved)
     await elastic.close()
 
 
@@ -62,7 +70,7 @@ async def test_a_fault_while_looking_does_not_end_it(
     engines = [sim(*disagg.connector("kv_both", conf)).address for _ in range(2)]
     text = disagg.text(conf, engines, [], admin=tmp_path / "admin.sock")
     gw = await gateway(text.replace("role=prefill", "role=both"))
-    elastic = Elastic(gw.app.table)
+    elastic = Elastic(gw.app.table, gw.app.memory.disagg)
     looks: list[float] = []
 
     def look(now: float) -> None:
