@@ -47,8 +47,10 @@ def test_a_worker_becomes_its_user_for_good() -> None:
 
 @ROOT_ONLY
 def test_log_files_belong_to_the_user(tmp_path: Path) -> None:
-    inner = Fake(access_logs=(Fake(path=str(tmp_path / "inner.log")),), locations=())
-    outer = Fake(access_logs=(Fake(path="stdout"),), locations=(inner,))
+    record = Fake(path=str(tmp_path / "record.jsonl"))
+    logs = (Fake(path=str(tmp_path / "inner.log")),)
+    inner = Fake(access_logs=logs, recording=record, locations=())
+    outer = Fake(access_logs=(Fake(path="stdout"),), recording=None, locations=(inner,))
     config = Fake(
         user="nobody",
         error_log=str(tmp_path / "error.log"),
@@ -59,4 +61,5 @@ def test_log_files_belong_to_the_user(tmp_path: Path) -> None:
     assert {p.name: p.stat().st_uid for p in tmp_path.iterdir()} == {
         "error.log": uid,
         "inner.log": uid,
+        "record.jsonl": uid,
     }
