@@ -19,9 +19,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -198,18 +196,5 @@ def options() -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = options()
-    proc.raise_file_limit()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgate-counting-"))
-        line = run(args, Path(folder), stack)
-    line |= {"bench": "counting", "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    line["options"] = {key: value for key, value in vars(args).items() if key != "json"}
-    print(table(line), file=sys.stderr)
-    jsonline.write(line, args.json)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(paired.measured("counting", options(), run, table))

@@ -26,6 +26,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from math import exp, log
@@ -250,13 +251,18 @@ def options() -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = options()
+Run = Callable[[argparse.Namespace, Path, ExitStack], dict[str, Any]]
+
+
+def measured(
+    name: str, args: argparse.Namespace, run: Run, table: Callable[[dict[str, Any]], str]
+) -> int:
+    """Runs a bench in a folder of its own, and writes its table and its line."""
     proc.raise_file_limit()
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvgate-paired-"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"kvgate-{name}-"))
         line = run(args, Path(folder), stack)
-    line |= {"bench": "paired", "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    line |= {"bench": name, "when": datetime.now(UTC).isoformat(timespec="seconds")}
     line["options"] = {key: value for key, value in vars(args).items() if key != "json"}
     print(table(line), file=sys.stderr)
     jsonline.write(line, args.json)
@@ -264,4 +270,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured("paired", options(), run, table))

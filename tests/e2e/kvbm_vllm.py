@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from e2e import fleet
 from harness.gateway import ROOT, free_ports
+from harness.waiting import until
 
 from engines.vllm.launch import ChildServer
 from engines.vllm.spec import Cpu, EngineSpec, KvEvents, command
@@ -117,3 +118,14 @@ class Vllm:
         """Other prompts take every block of the device and of the host memory."""
         for seed in (98, 99):
             self.ask(prompt(seed, 4000), 1)
+
+    def comes_back(self, tokens: list[int], said: tuple[int, ...]) -> None:
+        """A prompt from kvbm, whole, once the engine has found the daemon again."""
+
+        def loaded() -> bool:
+            self.push_out()
+            answer = self.ask(tokens)
+            assert answer.tokens == said
+            return answer.loaded == LOADABLE
+
+        until(loaded, "the prompt from kvbm", 30.0)

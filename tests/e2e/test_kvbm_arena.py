@@ -75,7 +75,7 @@ def test_a_prompt_comes_back_from_every_tier(vllm: Vllm, daemon: Served) -> None
     vllm.push_out()
     assert vllm.ask(tokens) == Answer(cold.tokens, 0), "without the daemon"
     daemon.start()
-    comes_back(vllm, tokens, cold.tokens)
+    vllm.comes_back(tokens, cold.tokens)
     nobody_holds(daemon)
 
 
@@ -110,17 +110,5 @@ def test_a_lost_disk_comes_back_from_the_object_store(vllm: Vllm, daemon: Served
     shutil.rmtree(daemon.root / "disk")
     daemon.start()
     until(lambda: daemon.tier("remote")["blocks"] >= blocks, "what is in the store", 20.0)
-    comes_back(vllm, tokens, known.tokens)
+    vllm.comes_back(tokens, known.tokens)
     assert daemon.tier("remote")["fetched"] >= CHUNKS
-
-
-def comes_back(vllm: Vllm, tokens: list[int], said: tuple[int, ...]) -> None:
-    """Whole, once the engine has found the daemon again."""
-
-    def loaded() -> bool:
-        vllm.push_out()
-        answer = vllm.ask(tokens)
-        assert answer.tokens == said
-        return answer.loaded == LOADABLE
-
-    until(loaded, "the prompt from kvbm", 30.0)

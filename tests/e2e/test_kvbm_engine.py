@@ -50,18 +50,6 @@ def host_memories() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("vllm_offload_*")}
 
 
-def comes_back(vllm: Vllm, tokens: list[int], said: tuple[int, ...]) -> None:
-    """Whole, once the engine has found the daemon again."""
-
-    def loaded() -> bool:
-        vllm.push_out()
-        answer = vllm.ask(tokens)
-        assert answer.tokens == said
-        return answer.loaded == LOADABLE
-
-    until(loaded, "the prompt from kvbm", 30.0)
-
-
 def test_a_prompt_comes_back_after_everything(vllm: Vllm, daemon: Served) -> None:
     tokens = prompt(1)
     cold = vllm.ask(tokens)
@@ -79,7 +67,7 @@ def test_a_prompt_comes_back_after_everything(vllm: Vllm, daemon: Served) -> Non
     vllm.push_out()
     assert vllm.ask(tokens) == Answer(cold.tokens, 0), "without the daemon"
     daemon.start()
-    comes_back(vllm, tokens, cold.tokens)
+    vllm.comes_back(tokens, cold.tokens)
 
 
 def test_another_engine_finds_it_beside_nixl(vllm: Vllm, daemon: Served, tmp_path: Path) -> None:
@@ -103,7 +91,7 @@ def test_a_lost_disk_comes_back_from_the_object_store(vllm: Vllm, daemon: Served
     shutil.rmtree(daemon.root / "disk")
     daemon.start()
     until(lambda: daemon.tier("remote")["blocks"] >= blocks, "what is in the store", 20.0)
-    comes_back(vllm, tokens, known.tokens)
+    vllm.comes_back(tokens, known.tokens)
     assert daemon.tier("remote")["fetched"] >= LOADABLE // BLOCK
 
 
@@ -115,7 +103,7 @@ def test_damaged_blocks_are_computed(vllm: Vllm, daemon: Served) -> None:
     daemon.end()  # Not from the object store either.
     daemon.file.write_text(daemon.file.read_text().partition("remote {")[0])
     daemon.start()
-    comes_back(vllm, tokens, cold.tokens)
+    vllm.comes_back(tokens, cold.tokens)
     vllm.push_out()
     for path in (daemon.root / "disk" / "kvbm-v1").glob("segment-*"):
         with path.open("r+b") as file:

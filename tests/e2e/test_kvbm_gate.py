@@ -35,32 +35,27 @@ def test_a_store_that_became_slow_is_left_alone_until_it_is_quick(
     program: Program, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("any\n")
-    with S3() as s3:
-        text = (
-            f"{DISK}\nremote {{ url s3://bucket/p; endpoint {s3.url}; access_key a;"
-            " secret_key file:key; upload all; refresh 1s; breaker 50 pause=300ms; timeout 15s; }\n"
-        )
-        with Served(tmp_path, text) as served:
-            tier = ours(served.socket, recompute_us_per_token=US_PER_TOKEN)
-            with Tiered(program, tier).up() as engine:
-                for first in range(0, SENT, CHUNKS):
-                    engine.store(range(first, first + CHUNKS))
-                    until(
-                        lambda there=first + CHUNKS: served.tier("remote")["sent"] == there,
-                        "the sends", 20.0,
-                    )  # fmt: skip
-            served.end()
-            shutil.rmtree(tmp_path / "disk")
-            served.start()
-            blocks = iter(range(SENT))
-            with Tiered(program, tier).up() as engine:
-                until(lambda: engine.short([0]) == [RIGHT], "what was sent", 10.0)
-                s3.delay_s = 2.0
+    with S3() as s3, Served(tmp_path, DISK + s3.tier) as served:
+        tier = ours(served.socket, recompute_us_per_token=US_PER_TOKEN)
+        with Tiered(program, tier).up() as engine:
+            for first in range(0, SENT, CHUNKS):
+                engine.store(range(first, first + CHUNKS))
+                until(
+                    lambda there=first + CHUNKS: served.tier("remote")["sent"] == there,
+                    "the sends", 20.0,
+                )  # fmt: skip
+        served.end()
+        shutil.rmtree(tmp_path / "disk")
+        served.start()
+        blocks = iter(range(SENT))
+        with Tiered(program, tier).up() as engine:
+            until(lambda: engine.short([0]) == [RIGHT], "what was sent", 10.0)
+            s3.delay_s = 2.0
 
-                def is_left_alone() -> bool:
-                    assert engine.short([next(blocks)]) in ([MISS], [RIGHT])
-                    return gated(served) > 0
+            def is_left_alone() -> bool:
+                assert engine.short([next(blocks)]) in ([MISS], [RIGHT])
+                return gated(served) > 0
 
-                until(is_left_alone, "that loading does not pay", 60.0)
-                s3.delay_s = 0.0
-                until(lambda: engine.short([SENT - 1]) == [RIGHT], "that it pays again", 60.0)
+            until(is_left_alone, "that loading does not pay", 60.0)
+            s3.delay_s = 0.0
+            until(lambda: engine.short([SENT - 1]) == [RIGHT], "that it pays again", 60.0)

@@ -149,29 +149,24 @@ def test_a_store_that_is_slow_or_dead_costs_its_own_blocks(
     program: Program, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("any\n")
-    with S3() as s3:
-        text = (
-            f"{DISK}\nremote {{ url s3://bucket/p; endpoint {s3.url}; access_key a;"
-            " secret_key file:key; upload all; refresh 1s; breaker 50 pause=300ms; timeout 15s; }\n"
-        )
-        with Served(tmp_path, text) as served:
-            tier = ours(served.socket, load_s=0.4)
-            with Tiered(program, tier).up() as engine:
-                engine.store(range(6))
-                until(lambda: served.tier("remote")["sent"] == 6, "the sends", 10.0)
-            served.end()
-            shutil.rmtree(tmp_path / "disk")
-            served.start()
-            with Tiered(program, tier).up() as engine:
-                until(lambda: engine.short([0]) == [RIGHT], "what was sent", 10.0)
-                engine.store([10])
-                s3.fault = "hang"
-                found = engine.ask([1, 2, 10])
-                assert [one.short for one in found] == [MISS, MISS, RIGHT]
-                assert engine.slowest_s < HANGS_S
-                for fault, block in (("reset", 3), ("wrong", 4), ("half", 5)):
-                    s3.fault = fault
-                    assert engine.short([block, 10]) == [MISS, RIGHT], fault
+    with S3() as s3, Served(tmp_path, DISK + s3.tier) as served:
+        tier = ours(served.socket, load_s=0.4)
+        with Tiered(program, tier).up() as engine:
+            engine.store(range(6))
+            until(lambda: served.tier("remote")["sent"] == 6, "the sends", 10.0)
+        served.end()
+        shutil.rmtree(tmp_path / "disk")
+        served.start()
+        with Tiered(program, tier).up() as engine:
+            until(lambda: engine.short([0]) == [RIGHT], "what was sent", 10.0)
+            engine.store([10])
+            s3.fault = "hang"
+            found = engine.ask([1, 2, 10])
+            assert [one.short for one in found] == [MISS, MISS, RIGHT]
+            assert engine.slowest_s < HANGS_S
+            for fault, block in (("reset", 3), ("wrong", 4), ("half", 5)):
+                s3.fault = fault
+                assert engine.short([block, 10]) == [MISS, RIGHT], fault
 
 
 def damage(root: Path, dice: random.Random) -> None:

@@ -45,6 +45,14 @@ class S3:
         self.server.server_close()
         self.thread.join()
 
+    @property
+    def tier(self) -> str:
+        """A daemon's `remote` block; the key's file is `key` beside its configuration."""
+        return (
+            f"remote {{ url s3://bucket/p; endpoint {self.url}; access_key a; secret_key file:key;"
+            " upload all; refresh 1s; breaker 50 pause=300ms; timeout 15s; }\n"
+        )
+
     def blocks(self) -> list[str]:
         return [path for path in list(self.objects) if len(path.rpartition("/")[2]) == 64]
 
