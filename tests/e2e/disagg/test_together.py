@@ -53,6 +53,7 @@ class Switches:
 
 
 EIGHT = [Switches(*bits) for bits in itertools.product((False, True), repeat=3)]
+ALL = EIGHT[-1]
 
 
 @dataclass(slots=True)
@@ -149,7 +150,11 @@ def is_ready(gateway: Gateway, switches: Switches) -> bool:
     return trusted and known
 
 
-@pytest.mark.parametrize("switches", EIGHT, ids=str)
+@pytest.mark.parametrize(
+    "switches",
+    [pytest.param(one, marks=() if one == ALL else pytest.mark.long) for one in EIGHT],
+    ids=str,
+)
 def test_each_combination_answers_and_reports(
     three: Fleet, switches: Switches, tmp_path: Path
 ) -> None:
