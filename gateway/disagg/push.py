@@ -16,6 +16,7 @@ Invariant: a prefill that ends when no decode engine was asked, and none will be
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -87,6 +88,17 @@ class Pushed(TwoLegs):
             self._stop(answer, partial(self._go_on, leg))
         elif handed.peer != self._told:
             self._stop(answer, partial(self._follow_up, handed))
+        else:
+            assert self._ctx.group is not None
+            patience_s = self._ctx.group.conf.disaggregation.lease_s
+            asyncio.get_running_loop().call_later(patience_s, self._waited, answer)
+
+    def _waited(self, answer: Leg) -> None:
+        """The blocks were written a lease ago. Seen on vLLM 0.32: an engine without other work that
+        does not hear of it, and waits for ever; it computes the prompt itself then."""
+        heard = answer.t_first if answer.sse else answer.t_head
+        if answer is self._ctx.leg and not heard and not answer.t_end:
+            self._stop(answer, partial(self._alone, "expired"))
 
     def _stop(self, answer: Leg, then: Callable[[], None]) -> None:
         """The decode engine waits for what will not come."""

@@ -97,6 +97,19 @@ async def test_76b_a_prefill_that_fails_ends_the_other_leg(
     await stage.quiet()
 
 
+async def test_an_engine_that_does_not_hear_of_the_blocks_computes_the_prompt(
+    play: Play, lane: str
+) -> None:
+    """Seen on real engines: the blocks are written, and whoever waits for them is never told."""
+    stage = await play(replace(PUSH, lane=lane, lease_s=1.0))
+    await learnt(stage)
+    stage.decodes[0].faults(["delay:ms=60000,times=1"])
+    body = disagg.fresh()
+    reply = await asyncio.wait_for(stage.post(PATH, body), 20)
+    assert await right(stage, reply, body)
+    assert kv.receipt(reply)["disaggregate"] == "expired"
+
+
 async def test_76h_a_request_that_both_refuse_ends_at_once(play: Play, lane: str) -> None:
     stage = await play(replace(PUSH, lane=lane))
     await learnt(stage)
