@@ -54,14 +54,14 @@ def some(text: str) -> int:
 
 
 def share(text: str) -> float:
-    found = _number(text)
+    found = number(text)
     if not 0 < found <= 1:
         raise argparse.ArgumentTypeError(f'"{text}" is not a share such as 0.9')
     return found
 
 
 def gib(text: str) -> float:
-    found = _number(text)
+    found = number(text)
     if not 0 <= found < 1e9:
         raise argparse.ArgumentTypeError(f'"{text}" is not a size in GiB')
     return found
@@ -69,13 +69,14 @@ def gib(text: str) -> float:
 
 def rates(text: str) -> list[float]:
     """In Gbit/s."""
-    found = [_number(part) for part in text.split(",")]
+    found = [number(part) for part in text.split(",")]
     if not all(0 < rate < 1e6 for rate in found):
         raise argparse.ArgumentTypeError(f'"{text}" is not a list of Gbit/s such as 100,400')
     return found
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """-1 for what is none, which no amount may be."""
     try:
         return float(text)
     except ValueError:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from gateway.cli import amounts
+from gateway.cli.amounts import number
 from gateway.cli.companion import USAGE, Failed, Parser
 from gateway.load.offer import REQUESTS_MAX, Lengths, Mix
 from gateway.load.run import CONCURRENCY_MAX
@@ -107,21 +108,14 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _positive(text: str) -> float:
-    found = _number(text)
+    found = number(text)
     if not 1e-6 <= found <= 1e6:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number above 0')
     return found
 
 
 def _cv(text: str) -> float:
-    found = _number(text)
+    found = number(text)
     if not 0 <= found <= 100:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to 100')
     return found
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return -1.0

@@ -37,18 +37,19 @@ APART = "peer_failed"  # why a decode leg is ended: the other one failed
 
 
 class Pushed(TwoLegs):
-    __slots__ = ("_edits", "_got", "_then", "_told")
+    __slots__ = ("_edits", "_got", "_then", "_timer", "_told")
 
     _edits: Edits | None  # of the reply: what its usage shall say, the prefill's reply tells
 
     _got: Handed | None  # what the prefill's reply handed over
     _told: Peer | None  # what the decode engine was told; None = the legs follow one another
+    _timer: asyncio.TimerHandle | None  # until the decode engine is not waited for
     _then: Callable[[], None] | None  # once the decode leg has ended
 
     def begin(self, engine: Engine) -> None:
         kv = self._ctx.kv
         assert kv is not None and kv.prefill is not None
-        self._then = self._edits = self._got = None
+        self._then = self._edits = self._got = self._timer = None
         self._told = engine.team.engines[kv.prefill.place].handing.peer
         if self._told is None:
             super().begin(engine)
@@ -88,10 +89,11 @@ class Pushed(TwoLegs):
             self._stop(answer, partial(self._go_on, leg))
         elif handed.peer != self._told:
             self._stop(answer, partial(self._follow_up, handed))
-        else:
+        elif not answer.t_end:
             assert self._ctx.group is not None
             patience_s = self._ctx.group.conf.disaggregation.lease_s
-            asyncio.get_running_loop().call_later(patience_s, self._waited, answer)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(patience_s, self._waited, answer)
 
     def _waited(self, answer: Leg) -> None:
         """The blocks were written a lease ago. Seen on vLLM 0.32: an engine without other work that
@@ -120,6 +122,9 @@ class Pushed(TwoLegs):
 
     def answered(self, leg: Leg) -> bool:
         super().answered(leg)
+        if self._timer is not None:  # it would keep the request for a lease
+            self._timer.cancel()
+            self._timer = None
         first, then = self.leg, self._then
         if leg.error == APART and then is not None:
             self._then = None
