@@ -32,7 +32,7 @@ RANKS = (
         "__init__", "conf", "charts", "planner", "load", "error_base", "paths", "forms", "ids",
         "detached",
         "site.addresses", "kv.fingerprints", "kv.pending", "kv.tally", "kv.sources", "kv.trust",
-        "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines",
+        "kv.board", "kv.facts", "disagg.transfer", "callers", "log_lines", "plan_report",
     ),
     ("refusals", "kv.sequence"),
     ("errors",),

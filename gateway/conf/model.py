@@ -137,6 +137,7 @@ class Upstream:
     health_check: HealthCheck | None = HealthCheck()
     # Bearer token of the gateway's own calls (health, models), not of clients' requests.
     api_key: str = ""
+    plan_report: str = ""  # file with what the planner said last; "" = none
     kv: KvSettings = NO_KV
     disaggregation: Disaggregation = NOT_DISAGGREGATED
     place: Place | None = None

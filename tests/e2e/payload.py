@@ -1,7 +1,8 @@
 """Replies made comparable: what differs between two runs of the same request is blanked.
 
 Ids and times differ by nature. How many tokens lie in one streamed event depends on timing, so a
-stream is compared by its text and by the kinds of events it is made of, in order.
+stream is compared by its text and by the kinds of events it is made of, in order. Whether an event
+of mere text comes before the last depends on timing too: the end may hold all of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Stream:
 
     text: dict[int, str] = field(default_factory=dict)  # by choice
     shapes: dict[int, list[str]] = field(default_factory=dict)  # by choice; -1: events of none
+    plain: dict[int, set[str]] = field(default_factory=dict)  # by choice: events of mere text
     ends: dict[int, str] = field(default_factory=dict)  # by choice: why it ended
     ids: set[str] = field(default_factory=set)
     last: str = ""
@@ -47,13 +49,40 @@ class Stream:
         reason = choices[0].pop("finish_reason", None) if choices else None
         if reason is not None:
             self.ends[index] = reason
-        self._shape(index, f"{name} {json.dumps(blank(event), sort_keys=True)}")
+        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
+        if reason is None and choices and _is_mere_text(choices[0].get("delta")):
+            self.plain.setdefault(index, set()).add(shape)
+        else:
+            self._shape(index, shape)
+
+    def differs(self, other: Stream) -> str:
+        """What is not the same in the other one, or nothing."""
+        for name in ("text", "ends", "shapes"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine != its:
+                return f"{name}: {its!r}, expected {mine!r}"
+        for index in self.plain.keys() & other.plain.keys():
+            if self.plain[index] != other.plain[index]:
+                return f"plain: {other.plain[index]!r}, expected {self.plain[index]!r}"
+        if (self.last == "[DONE]") is not (other.last == "[DONE]"):
+            return f"ends with {other.last!r}, expected {self.last!r}"
+        return ""
 
     def _shape(self, index: int, shape: str) -> None:
         """Kinds of events in order; equal neighbours are one."""
         shapes = self.shapes.setdefault(index, [])
         if not shapes or shapes[-1] != shape:
             shapes.append(shape)
+
+
+def _is_mere_text(delta: dict[str, object] | None) -> bool:
+    """Whether nothing but text, or arguments of a call that has begun, was in it. It is cut out."""
+    if not delta:
+        return delta is not None
+    calls = delta.get("tool_calls")
+    if delta.keys() != {"tool_calls"} or not isinstance(calls, list):
+        return False
+    return all("id" not in call and "name" not in call.get("function", {}) for call in calls)
 
 
 def stream_of(lines: list[str]) -> Stream:
