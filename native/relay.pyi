@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl as ssl_
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 __version__: str
@@ -202,6 +202,9 @@ class ReplyPlan:
         itl_bounds: Sequence[float] = (),
         collect_max: int = ...,
     ) -> None: ...
+    @property
+    def series(self) -> int: ...
+    def count_as(self, series: int, ttft_s: float, tpot_s: float, e2el_s: float) -> None: ...
 
 class Edits:
     def __init__(self, model_to: bytes = b"", drop_usage: bool = False) -> None: ...
@@ -324,6 +327,20 @@ class LogLine:
     ) -> None: ...
     def write(self, ctx: Any, out: LogBuffer) -> bool: ...
     def __call__(self, ctx: Any) -> str: ...
+
+@final
+class Tally:
+    def __init__(
+        self,
+        record: Callable[..., object],
+        *,
+        paths: Iterable[bytes],
+        complete: tuple[str, int],
+        completed: tuple[str, int],
+        good: tuple[str, int],
+        lanes: Mapping[str, int],
+    ) -> None: ...
+    def plain(self, ctx: Any) -> bool: ...
 
 def serve_protocol(
     gate: Any, app: Any, listener: Any, registry: set[Client] | None = None

@@ -12,7 +12,7 @@ http1 (heads, chunk framing), clock (deadlines), wire (writing), meter (event st
 request, sink, reader and client (connections from clients), asgi (the Starlette lane), plan (what a location compiles to),
 upstream (connections to engines), reply (a reply on its way), leg (one exchange),
 lookup (maps and added header lines), slots (a context as the record reads it), logbuffer and logline (the
-access log).
+access log), tally (counting).
 """
 
 import asyncio
@@ -25,6 +25,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -68,3 +69,4 @@ include "lookup.pxi"
 include "slots.pxi"
 include "logbuffer.pxi"
 include "logline.pxi"
+include "tally.pxi"

@@ -11,17 +11,21 @@ cdef extern from *:
         return member->type == T_OBJECT_EX ? member->offset : 0;
     }
     #define KV_SLOT(o, at) (*(PyObject**)((char*)(o) + (at)))
+    #define kv_put_slot(o, at, value) (KV_SLOT(o, at) = (value))
     """
     Py_ssize_t kv_slot_offset(object)
     PyObject* KV_SLOT(object, Py_ssize_t)
+    void kv_put_slot(object, Py_ssize_t, object)
 
 _SLOTS = (
     "client", "request", "leg", "engine", "group", "error", "attempts", "scan",
     "request_id", "lane", "model", "termination", "status", "bytes_sent", "t_end",
+    "turned", "policy", "sent", "path", "end", "word",
 )
 cdef enum:
     C_CLIENT, C_REQUEST, C_LEG, C_ENGINE, C_GROUP, C_ERROR, C_ATTEMPTS, C_SCAN, \
-    C_ID, C_LANE, C_MODEL, C_TERMINATION, C_STATUS, C_SENT, C_END, C_COUNT
+    C_ID, C_LANE, C_MODEL, C_TERMINATION, C_STATUS, C_SENT, C_END, \
+    C_TURNED, C_POLICY, C_SENT_TARGET, C_PATH, C_ENDED, C_WORD, C_COUNT
 
 cdef Py_ssize_t _offsets[C_COUNT]
 cdef object _context_class = None
@@ -54,3 +58,10 @@ cdef inline object slot(ctx, int which):
     """None where nothing was written yet."""
     cdef PyObject* found = KV_SLOT(ctx, _offsets[which])
     return None if found == NULL else <object>found
+
+
+cdef inline void put_slot(ctx, int which, value):
+    cdef PyObject* before = KV_SLOT(ctx, _offsets[which])
+    Py_INCREF(value)
+    kv_put_slot(ctx, _offsets[which], value)
+    Py_XDECREF(before)

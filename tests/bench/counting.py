@@ -32,8 +32,10 @@ worker_processes 1; pid @DIR@/kvgate.pid; error_log @DIR@/error.log notice;
 events { worker_connections 9000; }
 http {
     access_log @DIR@/access.log;
-    upstream bench { server 127.0.0.1:@A@; keepalive 256; slo ttft=2s tpot=50ms; }
-    upstream opaque { server 127.0.0.1:@B@; keepalive 256; }
+    upstream bench {
+        server 127.0.0.1:@A@ max_fails=0; keepalive 256; health_check off; slo ttft=2s tpot=50ms;
+    }
+    upstream opaque { server 127.0.0.1:@B@ max_fails=0; keepalive 256; health_check off; }
 """
 SERVER = """
     server {
