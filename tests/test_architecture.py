@@ -36,7 +36,7 @@ RANKS = (
     ),
     ("refusals", "kv.sequence"),
     ("errors",),
-    ("logs", "fleet.marks", "fleet.ledger", "process.channel", "kv.feed"),
+    ("logs", "fleet.marks", "fleet.ledger", "process.channel", "process.delay", "kv.feed"),
     ("disagg.pairs", "trace_log"),
     ("kv.events", "kv.stores", "kv.shown"),
     (
@@ -64,9 +64,9 @@ RANKS = (
         "dashboard.receipts",
     ),
     (
-        "process.pulse", "process.server", "kv.metrics", "kv.event_metrics", "disagg.metrics",
-        "kv.decisions", "kv.caches", "kv.inquiry", "disagg.elastic", "dashboard.readings",
-        "dashboard.watch",
+        "process.pulse", "process.server", "process.metrics", "kv.metrics", "kv.event_metrics",
+        "disagg.metrics", "kv.decisions", "kv.caches", "kv.inquiry", "disagg.elastic",
+        "dashboard.readings", "dashboard.watch",
     ),
     ("site.fronts",),
     ("legs",),

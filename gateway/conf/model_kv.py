@@ -58,6 +58,15 @@ NO_KV = KvSettings()
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceLevels:
+    """`slo` of a server or location, in place of that of its upstreams. Seconds, 0 = none."""
+
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    e2el_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Disaggregation:
     """Whether and how prompts of an upstream are computed on one engine and answered by another."""
 
