@@ -132,10 +132,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) // 2])
             self.close_connection = True
             return
-        self._say(200, body, **stamp)
+        span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range") or "")
+        if span is None:
+            self._say(200, body, **stamp)
+            return
+        begin, end = int(span[1]), min(int(span[2]) + 1, len(body))
+        if begin >= end:
+            self._say(416, b"<Error><Code>InvalidRange</Code></Error>")
+            return
+        stamp["content_range"] = f"bytes {begin}-{end - 1}/{len(body)}"
+        self._say(206, body[begin:end], **stamp)
 
     def do_HEAD(self) -> None:
-        self.do_GET()
+        name, _ = self._path()
+        body = None if self._faulty() else self.store.objects.get(name)
+        self.send_response(200 if body is not None else 404)
+        self.send_header("last-modified", "Mon, 30 Nov 2026 00:00:00 GMT")
+        self.send_header("content-length", str(len(body or b"")))
+        self.end_headers()
 
     def do_DELETE(self) -> None:
         if self._faulty():
