@@ -106,7 +106,8 @@ DIRECTIVES = (
         default="16",
         reload="restart",
         doc="Requests to the store at once; half as many for sending.",
-        note="Each holds a block, or a bundle of small ones, in memory.",
+        note="Each holds a block, or a bundle of small ones, in memory, and so do as many that are "
+        "being verified.",
         example="concurrency 32;",
     ),
     Directive(

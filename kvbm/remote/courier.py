@@ -1,8 +1,8 @@
 """Runs the errands between the core and the store, on a thread and an event loop of its own.
 
-Invariants: at most `concurrency` fetches and half as many sends are under way; each errand is
-reported on exactly once; while the breaker is open nothing is asked of the store, and its blocks
-are misses.
+Invariants: at most `concurrency` fetches and half as many sends are under way, and as many fetches
+again have been begun or are being verified; each errand is reported on exactly once; while the
+breaker is open nothing is asked of the store, and its blocks are misses.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class Courier:
 
     async def _fetches(self, group: asyncio.TaskGroup) -> None:
         most, ahead_most = self._options.concurrency, max(1, self._options.concurrency // 4)
-        room, ahead = Room(most), Room(ahead_most)
+        room, ahead = Room(2 * most), Room(ahead_most)
+        requests = asyncio.Semaphore(most)
         while True:
             await room.wait()
             free = room.free
@@ -167,7 +168,7 @@ class Courier:
                 return
             for errand in errands:
                 mine = ahead if errand.kind == "ahead" else room
-                group.create_task(mine.hold(self._fetch(errand)))
+                group.create_task(mine.hold(self._fetch(errand, requests)))
 
     async def _sends(self, group: asyncio.TaskGroup) -> None:
         room = Room(max(1, self._options.concurrency // 2))
@@ -186,21 +187,23 @@ class Courier:
             for errand, tries in tried:
                 group.create_task(room.hold(self._write(errand, tries)))
 
-    async def _fetch(self, errand: Errand) -> None:
-        if self._follow():
-            self._door.missed(errand, False)
-            return
-        began = time.monotonic()
+    async def _fetch(self, errand: Errand, requests: asyncio.Semaphore) -> None:
         try:
-            data = await self._get(errand)
+            async with requests:
+                if self._follow():
+                    self._door.missed(errand, False)
+                    return
+                began = time.monotonic()
+                data = await self._get(errand)
+                self._answered(time.monotonic() - began)
         except StoreError as error:
             self._door.missed(errand, False)
             self._failed(str(error))
             return
-        self._answered(time.monotonic() - began)
         if data is None:
             self._door.missed(errand, True)
             return
+        await asyncio.sleep(0)  # the next request goes out before this one's blocks are verified
         if errand.bundle is None:
             bad = self._door.fetched(errand, data)
         else:

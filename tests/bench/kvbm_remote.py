@@ -28,6 +28,7 @@ CONCURRENCY = 16
 SENDING = CONCURRENCY // 2
 BUNDLE = {"bundle_bytes": 4 << 20, "bundle_below": 256 << 10, "bundle_s": 0.2}
 PER_BUNDLE = 60  # blocks of 64 KiB
+STEP_S = 0.001  # a short step of an engine's scheduler
 
 
 def wait(condition: object, seconds: float = 180.0) -> None:
@@ -106,7 +107,7 @@ class Machine:
         """No disk: what is fetched is not kept, so that each round fetches."""
         root.mkdir(parents=True)
         rig = Rig(root, block, 0, host_bytes=1 << 22, remote_blocks=1 << 20, upload="off",
-                  slots=slots, per_job=min(slots, 64))  # fmt: skip
+                  slots=slots, per_job=min(slots, 64), step_s=STEP_S)  # fmt: skip
         return cls(root, url, folder, rig, "off")
 
     def __enter__(self) -> Machine:
@@ -156,7 +157,7 @@ def whole(root: Path, url: str, rounds: int, block: int = 1 << 20, count: int = 
 
 def small(root: Path, url: str, rounds: int, block: int = 64 << 10) -> dict[str, float]:
     """The same of small blocks, alone and in bundles."""
-    count = 4 * PER_BUNDLE
+    count = 8 * PER_BUNDLE
     rows: dict[str, list[float]] = {}
 
     def add(**figures: float) -> None:

@@ -23,7 +23,7 @@ def name(n: int) -> bytes:
 
 class Rig:
     """`capacity` of the disk, 0 for none; `slots` of the client's memory, `per_job` blocks are
-    asked for at once; `options` are the core's.
+    asked for at once, `step_s` is between looks at what has ended; `options` are the core's.
     """
 
     def __init__(
@@ -34,9 +34,10 @@ class Rig:
         *,
         slots: int = SLOTS,
         per_job: int = PER_JOB,
+        step_s: float = 0.0001,
         **options: Any,
     ) -> None:
-        self.block, self.slots, self.per_job = block, slots, per_job
+        self.block, self.slots, self.per_job, self.step_s = block, slots, per_job, step_s
         self.socket = str(root / "s")
         disk = str(root / "disk")
         self.disk = _core.KvbmDisk(disk, capacity, depth=DEPTH) if capacity else None
@@ -72,7 +73,7 @@ class Rig:
             for done in self.client.poll():
                 assert done.ok, list(done.statuses)
                 free += under_way.pop(done.job)
-            time.sleep(0.0001)
+            time.sleep(self.step_s)
         return time.perf_counter() - began
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ use super::places::Place;
 use super::record::{self, Damage, Fingerprint, Header, Key, Spot, PAGE};
 use super::remote::{Fetched, Miss, Upload, Waiter, Want};
 use super::stores::{epoch_ms, Store};
+use super::view::View;
 use super::Refusal;
 
 impl Hub {
@@ -55,21 +56,36 @@ impl Hub {
     /// Whoever talks to the store says what came of one request.
     pub(super) fn remote_ended(&mut self, blocks: Vec<(u64, Result<Fetched, Miss>)>) {
         let (mut began_us, mut bytes) = (u64::MAX, 0);
+        let mut carried = Vec::new();
         for (ticket, result) in blocks {
-            if let Some((began, len)) = self.block_ended(ticket, result) {
+            if let Some((began, len)) = self.block_ended(ticket, result, &mut carried) {
                 (began_us, bytes) = (began_us.min(began), bytes + u64::from(len));
             }
         }
-        let now_us = self.now_us;
+        let (now_us, commands) = (self.now_us, self.commands.clone());
         let Some(remote) = &mut self.remote else { return };
         remote.stats.fetches += 1;
+        if !carried.is_empty() {
+            let job = move || {
+                for (payload, Waiter { token, target }) in carried {
+                    let result = deliver_payload(&payload, &target);
+                    commands.push(Command::Carried { token, result });
+                }
+            };
+            remote.crew.run(true, Box::new(job));
+        }
         if bytes > 0 {
             remote.time(began_us, bytes, now_us);
         }
     }
 
-    /// When a block that came was asked for, and its length.
-    fn block_ended(&mut self, ticket: u64, result: Result<Fetched, Miss>) -> Option<(u64, u32)> {
+    /// When a block that came was asked for, and its length; `carried` is where it goes.
+    fn block_ended(
+        &mut self,
+        ticket: u64,
+        result: Result<Fetched, Miss>,
+        carried: &mut Vec<(View, Waiter)>,
+    ) -> Option<(u64, u32)> {
         let remote = self.remote.as_mut()?;
         let want = remote.take(ticket)?;
         let told = (want.began_us, want.len);
@@ -79,14 +95,8 @@ impl Hub {
             Ok(fetched) => {
                 remote.stats.fetched += 1;
                 remote.stats.fetched_bytes += u64::from(want.len);
-                for Waiter { token, target } in want.waiters {
-                    let (payload, commands) = (fetched.payload.clone(), self.commands.clone());
-                    let job = move || {
-                        let result = deliver_payload(&payload, &target);
-                        commands.push(Command::Carried { token, result });
-                    };
-                    remote.crew.run(true, Box::new(job));
-                }
+                let waiters = want.waiters.into_iter();
+                carried.extend(waiters.map(|waiter| (fetched.payload.clone(), waiter)));
                 self.keep_on_disk(&print, fetched);
                 Some(told)
             }
