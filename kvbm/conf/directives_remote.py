@@ -141,7 +141,7 @@ DIRECTIVES = (
         default="4194304",
         reload="restart",
         doc="How many blocks of the store are known at most; the rest are misses.",
-        note="About 50 bytes each.",
+        note="About 60 bytes each.",
         example="known_blocks 1000000;",
     ),
 )
