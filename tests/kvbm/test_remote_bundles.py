@@ -90,7 +90,7 @@ def test_faulty_bundles_are_misses_in_time(tmp_path: Path, store: S3, fault: str
         done = engine.try_load([0, 1, 2, 3])
         assert done is not None
         assert not done.ok
-        # `wrong` flips the last byte of all that is read.
+        # `wrong` spoils one byte of all that is read.
         assert set(done.statuses) <= {0, 1, 16, 17, 20}
         for slot, status in enumerate(done.statuses):
             assert status or engine.holds(slot, slot)
