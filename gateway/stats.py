@@ -103,6 +103,11 @@ class Statistics:
         if self._bound:
             self._stats.mark(series, self._marks[series])
 
+    def slos(self, series: int) -> dict[str, float]:
+        """The SLOs among a series' bounds, by one of LEVELS, seconds; 0 = none."""
+        marks = self._marks.get(series, ())
+        return dict(zip(LEVELS, marks, strict=False)) or dict.fromkeys(LEVELS, 0.0)
+
     def gaps(self, series: int) -> memoryview | None:
         """The histogram of gaps between chunks that the relay writes in place; None in a process
         that serves nothing.
