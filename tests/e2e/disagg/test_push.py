@@ -13,6 +13,7 @@ from e2e.disagg import pair as pairs
 from e2e.disagg.front import Front, Rules
 from e2e.disagg.pair import Pair, Prompts, Setup
 from e2e.disagg.replies import ask, hundred
+from e2e.fleet import Engine
 from harness import waiting
 
 from engines.vllm import handoff
@@ -21,11 +22,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def push_pair(pair: Pair, folder: Path) -> Iterator[Pair]:
-    setup = Setup(mode="push", engine_id="writes")
-    made = Pair(
-        pairs.engine("prefill", setup, folder), pairs.engine("decode", setup, folder), pair.single
-    )
+def push_pair(single: Engine, folder: Path) -> Iterator[Pair]:
+    made = pairs.pair(Setup(mode="push", engine_id="writes"), single, folder)
     with pairs.running((made.prefill, made.decode)):
         yield made
 
