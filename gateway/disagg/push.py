@@ -4,8 +4,8 @@ Both match the request by its id, so the decode leg needs nothing of the prefill
 what the engine is called, which an earlier reply has told. Until one has, and where an engine has
 another name than before, the legs follow one another, as with pull.
 
-What the usage of the answer says of caches is the prefill engine's word, as far as that comes
-before the usage does.
+What the usage of the answer says of caches is the prefill engine's word, so the answer is not read
+before that has come. It comes a moment before the answer can begin, or after.
 
 Once the decode engine may wait for it the prefill must end: blocks that wait for one that never
 comes are not freed by vLLM, not even when their request is aborted. So it goes on whatever becomes
@@ -78,13 +78,18 @@ class Pushed(TwoLegs):
 
     def follow(self, leg: Leg) -> None:
         super().follow(leg)
-        if self.transfer.state != "taken":
+        first = self.leg
+        if self.transfer.state != "taken" or first is None:
             return
         self._unwatch()  # who comes too late is written nothing, and nothing wrong
         if self._told is not None:
-            leg.edits = self._edits = (leg.edits or Edits()).with_usage(-1, -1)
-        if self.leg is not None and self.leg.t_end:
+            counts = max(first.cached_tokens, 0), first.created_tokens
+            counts = counts if first.t_end else (-1, -1)
+            leg.edits = self._edits = (leg.edits or Edits()).with_usage(*counts)
+        if first.t_end:
             self._wait(leg)
+        else:
+            leg.park(True)
 
     def _ended(self, leg: Leg) -> None:
         if self._told is None:
@@ -94,6 +99,8 @@ class Pushed(TwoLegs):
         if handed is not None and self._edits is not None:
             self._edits.count(max(leg.cached_tokens, 0), leg.created_tokens)
         answer, self._got = self._ctx.leg, handed
+        if answer is not None:
+            answer.park(False)
         if self.transfer.state == "held" and self._owner.over:
             self._release(self.decode)
         elif self.transfer.state != "taken" or answer is None or answer is leg:
