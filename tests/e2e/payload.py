@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -34,7 +35,7 @@ class Stream:
     def add(self, name: str, data: str) -> None:
         self.last = data
         if data == "[DONE]":
-            self._shape(-1, data)
+            self._shape(-1, "", data)
             return
         event = json.loads(data)
         if "id" in event:
@@ -43,14 +44,21 @@ class Stream:
             self.text[index] = self.text.get(index, "") + text
         choices = event.get("choices")
         index = choices[0]["index"] if choices else -1
-        # The end comes with the last text or after it, as the timing had it.
-        reason = choices[0].pop("finish_reason", None) if choices else None
+        # The end comes with the last text, or all of it, or after it, as the timing had it.
+        choice = choices[0] if choices else {}
+        reason, stop = choice.pop("finish_reason", None), choice.pop("stop_reason", None)
         if reason is not None:
-            self.ends[index] = reason
-        self._shape(index, f"{name} {json.dumps(blank(event), sort_keys=True)}")
+            self.ends[index] = reason if stop is None else f"{reason} {stop}"
+        # So does more of a call to a tool.
+        calls = choice.get("delta", {}).get("tool_calls") or []
+        for call in calls:
+            self._shape(index, name, {**event, "choices": [one_call(choice, call)]})
+        if not calls:
+            self._shape(index, name, event)
 
-    def _shape(self, index: int, shape: str) -> None:
+    def _shape(self, index: int, name: str, event: object) -> None:
         """Kinds of events in order; equal neighbours are one."""
+        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
         shapes = self.shapes.setdefault(index, [])
         if not shapes or shapes[-1] != shape:
             shapes.append(shape)
@@ -70,6 +78,10 @@ def stream_of(lines: list[str]) -> Stream:
         else:
             raise AssertionError(f"not a line of an event stream: {line!r}")
     return stream
+
+
+def one_call(choice: dict[str, Any], call: object) -> dict[str, Any]:
+    return {**choice, "delta": {**choice["delta"], "tool_calls": [call]}}
 
 
 def cut_text(event: dict[str, object]) -> list[tuple[int, str]]:
