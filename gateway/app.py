@@ -42,6 +42,7 @@ from gateway.logs import Writer, check_log, log, open_error_log
 from gateway.metrics import KvgateCollector, registry
 from gateway.pipeline import Pipeline
 from gateway.process.memory import Memory
+from gateway.process.metrics import ProcessCollector
 from gateway.process.orders import Address
 from gateway.process.pulse import Pulse
 from gateway.process.server import Listener
@@ -205,7 +206,7 @@ def build(
     shown = pages.build(status, table, memory, recorder.receipts)
     metrics = registry(
         RouteCollector(stats), KvgateCollector(stats, table, pulse.say),
-        KvCollector(memory.kv, tokens),
+        ProcessCollector(life, memory.delays), KvCollector(memory.kv, tokens),
         DisaggCollector(memory.disagg, table),
         EventCollector(memory.events, caches, table),
     )

@@ -22,8 +22,10 @@ from gateway.detached import Detached
 from gateway.log_lines import LEVELS, OneLine
 from native.relay import LogBuffer
 
-FLUSH_BYTES = 64 << 10  # a buffer of this size goes to the writer at once
-FLUSH_S = 1.0  # and a smaller one after so long
+# A buffer of this size goes to the writer at once, a smaller one after so long. To wake the writer
+# costs as much as some fifty lines: a busy worker is to do it once for a thousand.
+FLUSH_BYTES = 256 << 10
+FLUSH_S = 1.0
 PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped and counted
 
 _STDERR = ("", "stderr")
@@ -93,12 +95,12 @@ class Later(Protocol):
 
 
 class Sink:
-    """One access log: lines are appended to `buffer` on the event loop, by `LogLine.write`."""
+    """One access log. The event loop appends to `buffer`, which says when to call `filled`."""
 
     name = "access log"
     __slots__ = (
         "__weakref__", "_timer", "_writer", "buffer", "dropped", "fd", "flush_bytes", "flush_s",
-        "handed", "path", "written",
+        "handed", "path", "torn", "written",
     )  # fmt: skip
 
     def __init__(self, path: str, writer: Writer) -> None:
@@ -108,9 +110,9 @@ class Sink:
         self.dropped = 0  # lines
         self.handed = 0  # bytes ever given to the writer thread; only the event loop counts here
         self.written = 0  # and only the thread here
+        self.torn = False  # the file ends within a line; only the thread looks
         self.buffer = LogBuffer()
-        self.flush_bytes = FLUSH_BYTES
-        self.flush_s = FLUSH_S  # 0 = only when it is full
+        self.hold(FLUSH_BYTES, FLUSH_S)
         self._timer: asyncio.TimerHandle | None = None
         self._writer = writer
 
@@ -118,8 +120,14 @@ class Sink:
         """Raises OSError."""
         return _open(self.path)
 
+    def hold(self, flush_bytes: int, flush_s: float) -> None:
+        """How much is kept, and for how long; 0 = until so much is there."""
+        self.flush_bytes = self.buffer.limit = flush_bytes
+        self.flush_s = flush_s
+
     def filled(self) -> None:
-        """To be called after a line was written to `buffer`."""
+        """To be called after a buffer's first line and those beyond its limit; else it is idle."""
+        self.buffer.known = True
         if self.size >= self.flush_bytes:
             self.flush()
         elif self._timer is None and self.flush_s:
@@ -176,8 +184,7 @@ class Writer:
         until it is full); 0 = as usual. Raises OSError.
         """
         sink = self.of(path, Sink)
-        sink.flush_bytes = buffer or FLUSH_BYTES
-        sink.flush_s = flush_s if buffer or flush_s else FLUSH_S
+        sink.hold(buffer or FLUSH_BYTES, flush_s if buffer or flush_s else FLUSH_S)
         return sink
 
     def of(self, path: str, kind: type[AnySink]) -> AnySink:
@@ -242,17 +249,19 @@ class Writer:
                 return
             data = found if isinstance(found, bytes | None) else found.render()
             try:
-                self._serve(sink, data)
-            except OSError as error:
-                self.errors += 1
+                error = self._serve(sink, data)
+            except OSError as failed:
                 sink.dropped += data.count(b"\n") if data else 0
+                error = failed
+            if error is not None:
+                self.errors += 1
                 if self.errors == 1:
                     log.error("%s `%s` cannot be written: %s", sink.name, sink.path, error)
             sink.written += len(found or b"")
 
     @staticmethod
-    def _serve(sink: Sink, data: bytes | None) -> None:
-        """Raises OSError."""
+    def _serve(sink: Sink, data: bytes | None) -> OSError | None:
+        """The fault that kept it from writing all. Raises OSError where none can be opened."""
         if data is None:
             fd, sink.fd = sink.fd, -1
             if fd > 2:
@@ -260,19 +269,31 @@ class Writer:
         elif sink.fd < 0:
             fd = sink.open()
             try:
-                _write_all(fd, data)
+                return _write_all(sink, fd, data)
             finally:
                 if fd > 2:
                     os.close(fd)
         elif data:
-            _write_all(sink.fd, data)
+            return _write_all(sink, sink.fd, data)
         else:
             fresh = sink.open()
             os.close(sink.fd)
             sink.fd = fresh
+            sink.torn = False
+        return None
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def _write_all(sink: Sink, fd: int, data: bytes) -> OSError | None:
+    """A line that a full disk cut short is counted as dropped, and ended before the next one."""
+    before, at = int(sink.torn), 0
+    data = b"\n" * before + data
     view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    try:
+        while at < len(data):
+            at += os.write(fd, view[at:])
+    except OSError as error:
+        sink.torn = data[at - 1] != ord("\n") if at else sink.torn
+        sink.dropped += data.count(b"\n", max(at, before))
+        return error
+    sink.torn = False
+    return None

@@ -68,7 +68,7 @@ def by_prompt(
     if kv.prompt is None:
         return None
     kv.session = policy.key(ctx.policy) or (b"" if group.key is None else group.key(ctx))
-    kv.wishes = ctx.policy
+    kv.wishes, kv.slo = ctx.policy, ctx.plan.slos[group.name]
     if ctx.pinned is None:
         ctx.how = "kv"
         return weigh(group, kv, tried, now, seed)
@@ -101,14 +101,16 @@ def weigh(
 def ask(team: Team, kv: Routed, mask: bytes) -> Ask | None:
     """What a request asks of the decision, for the engines of a team."""
     wishes, session, lora = kv.wishes, kv.session, kv.lora
-    if not (wishes or session or lora):
-        return team.ask
     kv_conf = team.group.conf.kv
+    slo = kv.slo or kv_conf  # of the route, or where none is known, of the upstream
+    usual = slo.ttft_s == kv_conf.ttft_s and slo.tpot_s == kv_conf.tpot_s
+    if usual and not (wishes or session or lora):
+        return team.ask
     place = team.ring.pick(session, mask) if session else -1
     return Ask(
         overlap_weight=float(wishes.get("overlap-weight", kv_conf.overlap_weight)),
-        ttft_slo_ms=float(wishes.get("ttft-slo", kv_conf.ttft_s)) * 1000,
-        tpot_slo_ms=float(wishes.get("tpot-slo", kv_conf.tpot_s)) * 1000,
+        ttft_slo_ms=float(wishes.get("ttft-slo", slo.ttft_s)) * 1000,
+        tpot_slo_ms=float(wishes.get("tpot-slo", slo.tpot_s)) * 1000,
         session_place=None if place < 0 else place,
         available=None if lora is None else bytes(e.serves(lora) for e in team.engines),
     )

@@ -91,8 +91,8 @@ class Recorder:
             if leg is not None and ctx.attempts and leg.reply_id.startswith(ID_PREFIX):
                 self.responses.put(leg.reply_id, ctx.attempts[-1].engine, ctx.t_end)
             for line, sink, condition in ctx.plan.logs:
-                if condition is None or condition(ctx) not in _NOT_LOGGED:
-                    line.write(ctx, sink.buffer)
+                wanted = condition is None or condition(ctx) not in _NOT_LOGGED
+                if wanted and line.write(ctx, sink.buffer):
                     sink.filled()
             if ctx.plan.trace is not None:
                 ctx.plan.trace.write(ctx)

@@ -22,7 +22,7 @@ from gateway.spent import PARTS, moments, parts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.conf.model_kv import KvSettings
+    from gateway.conf.model_kv import KvSettings, ServiceLevels
     from gateway.context import Context
     from gateway.spent import Parts
 
@@ -69,14 +69,17 @@ class Answer:
         self.e2el_s = e2el_s if e2el_s >= 0 else None
 
 
-def set_for(kv: KvSettings) -> Slo:
-    """What an upstream's `slo` says; the same NO_SLO wherever it says nothing."""
-    slo = Slo(kv.ttft_s, kv.tpot_s, kv.e2el_s)
+def set_for(upstream: KvSettings, location: ServiceLevels | None = None) -> Slo:
+    """What `slo` says of requests: the location's, else the upstream's; the same NO_SLO wherever
+    it says nothing.
+    """
+    said = upstream if location is None else location
+    slo = Slo(said.ttft_s, said.tpot_s, said.e2el_s)
     return NO_SLO if slo == NO_SLO else slo
 
 
 def slo_of(own: Slo, wishes: Mapping[str, str | float], stream: bool) -> Slo:
-    """The SLO of one request: its policy headers', else its upstream's. An answer that is no
+    """The SLO of one request: its policy headers', else `own`, its route's. An answer that is no
     stream has no first token: only its end can be late.
     """
     if not stream:

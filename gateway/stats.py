@@ -7,13 +7,14 @@ native call per request.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from gateway import errors
 from gateway.context import CLIENT_LEFT
-from gateway.slo import ENDS, LEVELS, WORDS, end_of, judge
+from gateway.slo import ENDS, GENERATES, LEVELS, WORDS, end_of, judge
 from native import _core
+from native.relay import Tally
 
 if TYPE_CHECKING:
     from gateway.context import Context
@@ -39,6 +40,14 @@ _LEVEL = {name: 1 << at for at, name in enumerate(LEVELS)}
 Names = tuple[str, str, str]
 
 
+def tally(record: Callable[..., object]) -> Tally:
+    """Counts plain requests with `record`, as `Statistics.any_request` would."""
+    return Tally(
+        record, paths=GENERATES, complete=("--", _OUTCOME["--"]),
+        completed=("completed", _END["completed"]), good=("good", _WORD["good"]), lanes=_LANE,
+    )  # fmt: skip
+
+
 class Statistics:
     """`series` are (server, location, upstream); upstream "" = none was chosen."""
 
@@ -53,6 +62,7 @@ class Statistics:
         names += SAID_COUNTS
         self._counters = _core.Counters(workers, names, list(SAID_GAUGES))
         self._at = {name: at for at, name in enumerate((*names, *SAID_GAUGES))}
+        self._tally = tally(self._stats.record)
         self._bound = False
         self._marks: dict[int, list[float]] = {}  # by series: its SLOs as bounds
         self.gap_bounds = _core.Stats.bounds("itl")
@@ -107,6 +117,16 @@ class Statistics:
 
     def request(self, ctx: Context) -> None:
         """Counts a request that has ended, and writes what it says of it."""
+        if not self._tally.plain(ctx):
+            self.any_request(ctx, self._stats.record)
+        if ctx.error is not None:
+            self._counters.add(self._at["refused/" + ctx.error.code])
+        if ctx.stripped:
+            self._counters.add(self._at["stripped"], ctx.stripped)
+
+    @staticmethod
+    def any_request(ctx: Context, record: Callable[..., object]) -> None:
+        """What is counted of a request of any kind; `record`: as `native.Stats.record`."""
         request, leg = ctx.request, ctx.leg
         end = ctx.end = end_of(ctx.status, ctx.termination)
         duration_s = ctx.t_end - request.t_head
@@ -119,7 +139,7 @@ class Statistics:
         judge(ctx, times)
         made, chunks = tokens[1], tokens[3]
         body = request.body
-        self._stats.record(
+        record(
             ctx.plan.series[ctx.group.name if ctx.group is not None else ""],
             0 if ctx.status == CLIENT_LEFT else ctx.status,
             _OUTCOME[ctx.termination],
@@ -137,10 +157,6 @@ class Statistics:
                 1 if made < 0 < chunks else 0,
             ),
         )
-        if ctx.error is not None:
-            self._counters.add(self._at["refused/" + ctx.error.code])
-        if ctx.stripped:
-            self._counters.add(self._at["stripped"], ctx.stripped)
 
     def retry(self, reason: str) -> None:
         """A leg is followed by another on a different engine. A status is counted as "status"."""

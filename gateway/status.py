@@ -140,7 +140,7 @@ class Status:
             "weight": engine.line.weight,
             "backup": engine.line.backup,
             "role": engine.role,
-            "prefills_pending": engine.handing.pending,
+            "prefills_pending": engine.pending,
             "load": {
                 "prefill_tokens": load.prefill_tokens,
                 "decode_blocks": load.decode_blocks,

@@ -157,7 +157,7 @@ class TraceLog:
                 prompt = None  # the engine made another prompt of it
         if tokens:
             client, session = self._client(ctx), self._session(ctx)
-            row = (ctx.request.t_head, tokens, output, prompt, client, session)
+            row = (ctx.request.t0, tokens, output, prompt, client, session)
             self.sink.put(row, self)
 
     def line(self, row: Row) -> bytes:

@@ -11,6 +11,13 @@ cdef inline double now_s() noexcept nogil:
     return t.tv_sec + t.tv_nsec * 1e-9
 
 
+cdef inline double wall_s() noexcept nogil:
+    """Unix seconds."""
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    return t.tv_sec + t.tv_nsec * 1e-9
+
+
 cdef class Timed:
     """A thing with a deadline, a link of the sweep's ring. `deadline` 0 = none."""
     cdef Timed _prev

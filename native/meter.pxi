@@ -37,22 +37,36 @@ cdef struct Meter:
     uint64_t tenancy      # what stands behind the histogram while it is still ours
 
 
+cdef enum:
+    TIMES = 8             # of `Stats.TIMES`
+
+
+cdef void stream_times_into(double* out, double arrived, double first, double last, double answer, double choice,
+                            double choice_last, long long tokens, double duration, bint complete) noexcept nogil:
+    """As `stream_times`."""
+    cdef int i
+    for i in range(TIMES):
+        out[i] = -1
+    out[3] = duration
+    if first > 0:
+        out[0] = first - arrived
+        out[1] = (last - first) / (tokens - 1) if tokens > 1 else -1
+        out[2] = last - arrived if complete else -1
+        out[4] = answer - arrived if answer > 0 else -1
+        if choice > 0:
+            choice_last = max(last, choice_last)
+            out[5] = choice - arrived
+            out[6] = (choice_last - choice) / (tokens - 1) if tokens > 1 else -1
+            out[7] = choice_last - arrived if complete else -1
+
+
 def stream_times(double arrived, double first, double last, double answer, double choice, double choice_last,
                  long long tokens, double duration, bint complete):
     """The times of a stream, s, in the order of `Stats.TIMES`; -1 = does not apply. Moments as a Meter has them.
     `complete`: it came to its end; without one it has no end to end latency. Definitions: docs/goodput.md."""
-    cdef double ttft = -1, tpot = -1, e2el = -1, ttfo = -1, c_ttft = -1, c_tpot = -1, c_e2el = -1
-    if first > 0:
-        ttft = first - arrived
-        e2el = last - arrived if complete else -1
-        tpot = (last - first) / (tokens - 1) if tokens > 1 else -1
-        ttfo = answer - arrived if answer > 0 else -1
-        if choice > 0:
-            choice_last = max(last, choice_last)
-            c_ttft = choice - arrived
-            c_tpot = (choice_last - choice) / (tokens - 1) if tokens > 1 else -1
-            c_e2el = choice_last - arrived if complete else -1
-    return ttft, tpot, e2el, duration, ttfo, c_ttft, c_tpot, c_e2el
+    cdef double t[TIMES]
+    stream_times_into(t, arrived, first, last, answer, choice, choice_last, tokens, duration, complete)
+    return t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
 
 
 cdef void meter_reset(Meter* m) noexcept nogil:

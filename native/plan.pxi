@@ -64,6 +64,8 @@ cdef class ReplyPlan:
     cdef int bound_count
     cdef double mark
     cdef int mark_at
+    cdef readonly uint64_t series     # of the statistics, 0 = none
+    cdef double slo[3]                # ttft, tpot, e2el in s; 0 = none
 
     def __init__(self, hide=(), *, passed=(), connect_s=5.0, send_s=60.0, first_byte_s=600.0, read_s=60.0, total_s=0.0,
                  hook_statuses=(), itl=None, itl_bounds=(), collect_max=64 << 20):
@@ -93,3 +95,17 @@ cdef class ReplyPlan:
             self.bound_count = len(itl_bounds)
             for i, bound in enumerate(itl_bounds):
                 self.bounds[i] = bound
+
+    def count_as(self, uint64_t series, double ttft_s, double tpot_s, double e2el_s):
+        """Where requests are counted, and the service levels that they are to keep, 0 = none."""
+        self.series = series
+        self.slo[0], self.slo[1], self.slo[2] = ttft_s, tpot_s, e2el_s
+
+    cdef bint kept(self, const double* times, bint stream) noexcept:
+        """Whether a complete answer kept them. One that is no stream has to keep its end only; a TPOT is kept
+        by a stream that has none."""
+        if stream and self.slo[0] and not 0 <= times[0] <= self.slo[0]:
+            return False
+        if stream and self.slo[1] and times[1] > self.slo[1]:
+            return False
+        return not self.slo[2] or 0 <= times[2] <= self.slo[2]

@@ -2,8 +2,8 @@
 
 import asyncio
 import ssl as ssl_
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, final
 
 __version__: str
 TICK_S: float
@@ -202,6 +202,9 @@ class ReplyPlan:
         itl_bounds: Sequence[float] = (),
         collect_max: int = ...,
     ) -> None: ...
+    @property
+    def series(self) -> int: ...
+    def count_as(self, series: int, ttft_s: float, tpot_s: float, e2el_s: float) -> None: ...
 
 class Edits:
     def __init__(self, model_to: bytes = b"", drop_usage: bool = False) -> None: ...
@@ -285,13 +288,16 @@ class Leg:
     def park(self, on: bool) -> None: ...
     def cancel(self, why: str = "cancelled") -> None: ...
 
+@final
 class LogBuffer:
-    def __init__(self) -> None: ...
+    limit: int
+    known: bool
+    def __init__(self, limit: int = 65536) -> None: ...
     @property
     def size(self) -> int: ...
     @property
     def lines(self) -> int: ...
-    def put(self, line: bytes) -> None: ...
+    def put(self, line: bytes) -> bool: ...
     def take(self) -> bytes: ...
 
 class Lookup:
@@ -311,6 +317,7 @@ class HeaderLines:
     ) -> None: ...
     def render(self, ctx: Any) -> bytes: ...
 
+@final
 class LogLine:
     def __init__(
         self,
@@ -319,8 +326,22 @@ class LogLine:
         wall: Callable[[int], tuple[str, str]],
         native: bool = True,
     ) -> None: ...
-    def write(self, ctx: Any, out: LogBuffer) -> None: ...
+    def write(self, ctx: Any, out: LogBuffer) -> bool: ...
     def __call__(self, ctx: Any) -> str: ...
+
+@final
+class Tally:
+    def __init__(
+        self,
+        record: Callable[..., object],
+        *,
+        paths: Iterable[bytes],
+        complete: tuple[str, int],
+        completed: tuple[str, int],
+        good: tuple[str, int],
+        lanes: Mapping[str, int],
+    ) -> None: ...
+    def plain(self, ctx: Any) -> bool: ...
 
 def serve_protocol(
     gate: Any, app: Any, listener: Any, registry: set[Client] | None = None

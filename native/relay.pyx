@@ -11,7 +11,8 @@ The parts share one compiled module so that calls between them are C calls:
 http1 (heads, chunk framing), clock (deadlines), wire (writing), meter (event streams), edit (replies that change),
 request, sink, reader and client (connections from clients), asgi (the Starlette lane), plan (what a location compiles to),
 upstream (connections to engines), reply (a reply on its way), leg (one exchange),
-lookup (maps and added header lines), logline (the access log).
+lookup (maps and added header lines), slots (a context as the record reads it), logbuffer and logline (the
+access log), tally (counting).
 """
 
 import asyncio
@@ -20,8 +21,11 @@ import socket as _socket
 import time as _time
 from urllib.parse import unquote_to_bytes as _unquote_to_bytes
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -42,6 +46,7 @@ cdef extern from "time.h" nogil:
         long tv_nsec
     int clock_gettime(int, timespec*)
     int CLOCK_MONOTONIC
+    int CLOCK_REALTIME
 
 __version__ = "0.1.0"
 
@@ -61,4 +66,7 @@ include "reply_head.pxi"
 include "reply.pxi"
 include "leg.pxi"
 include "lookup.pxi"
+include "slots.pxi"
+include "logbuffer.pxi"
 include "logline.pxi"
+include "tally.pxi"

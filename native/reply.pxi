@@ -54,13 +54,19 @@ cdef class Reply(Timed):
 
     def times(self, double arrived, double duration, bint complete):
         """As `stream_times`; of an answer that is no stream all but the end to end latency is -1."""
+        cdef double t[TIMES]
+        self.times_into(t, arrived, duration, complete)
+        return t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
+
+    cdef void times_into(self, double* out, double arrived, double duration, bint complete) noexcept:
         cdef Meter* m = &self.meter
-        if self.status >= 300 or not self.relayed:
-            return stream_times(arrived, 0, 0, 0, 0, 0, 0, duration, False)
-        if not self.sse:
-            return -1.0, -1.0, m.last - arrived if complete and m.last else -1.0, duration, -1.0, -1.0, -1.0, -1.0
-        return stream_times(arrived, m.first, m.last, m.answer, m.choice, m.choice_last,
-                            m.payloads if m.completion_tokens < 0 else m.completion_tokens, duration, complete)
+        if self.sse and self.relayed and self.status < 300:
+            stream_times_into(out, arrived, m.first, m.last, m.answer, m.choice, m.choice_last,
+                              m.payloads if m.completion_tokens < 0 else m.completion_tokens, duration, complete)
+            return
+        stream_times_into(out, arrived, 0, 0, 0, 0, 0, 0, duration, False)
+        if self.relayed and self.status < 300 and complete and m.last:
+            out[2] = m.last - arrived
 
     @property
     def counts(self):

@@ -29,6 +29,12 @@ cdef class Sink(Wire):
     cdef readonly Py_ssize_t requests
     cdef bint write_paused
     cdef Leg leg
+    cdef str address             # `peer` without its port, once somebody has asked
+
+    cdef str host(self):
+        if self.address is None:
+            self.address = _host_of(self.peer)
+        return self.address
 
     cdef bint serves(self, Request request):
         return False

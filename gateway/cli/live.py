@@ -26,7 +26,7 @@ STREAMS = ("stdout", "stderr")
 class Live:
     """`engines` that are up, `prefill` of them for prompts alone; `kv_tokens` of one engine, 0 =
     the profile's; `chunk_tokens` likewise; `constants` of the profile line. SLOs in seconds, 0 =
-    none. `measured`, `assumed`: sentences."""
+    none. `report`: where the planner's is kept, "" = nowhere. `measured`, `assumed`: sentences."""
 
     trace: Path
     upstream: str
@@ -38,6 +38,7 @@ class Live:
     chunk_tokens: int
     ttft_s: float
     tpot_s: float
+    report: str
     measured: tuple[str, ...]
     assumed: tuple[str, ...]
 
@@ -99,6 +100,7 @@ def _live(upstream: Upstream, trace: Path, up: list[dict[str, Any]]) -> Live:
         chunk_tokens=kv.chunk_tokens,
         ttft_s=kv.ttft_s,
         tpot_s=kv.tpot_s,
+        report=upstream.plan_report,
         measured=tuple(measured),
         assumed=tuple(assumed),
     )

@@ -9,11 +9,13 @@ import argparse
 import json
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gateway import plan_report
 from gateway.cli import amounts, live
 from gateway.cli.companion import USAGE, Failed, Parser, faults_of, status_of, under_way
 from gateway.cli.live import Live
@@ -60,10 +62,21 @@ def _run(argv: Sequence[str]) -> None:
         report["assumed"][:1] = now.assumed
     report["now"] = there and _option(there, goal, means)
     report["needed"] = needed and {"engines": needed[0], "layout": needed[1].layout.name}
+    if now and now.report:
+        _keep(now.report, report)
     if options.json:
         print(json.dumps(report))
     else:
         print("\n".join(_lines(report, asked=options.needed)))
+
+
+def _keep(path: str, report: dict[str, Any]) -> None:
+    """For the dashboard. Raises Failed."""
+    try:
+        plan_report.write(path, report, time.time())
+    except OSError as error:
+        hint = "plan_report names a file in a folder that you may write to"
+        raise Failed(f"{path}: {error.strerror}", hint) from None
 
 
 def _live(options: argparse.Namespace) -> Live | None:

@@ -12,6 +12,7 @@ from gateway import errors, metrics, route_metrics
 from gateway.disagg import metrics as metrics_disagg
 from gateway.kv import event_metrics as metrics_events
 from gateway.kv import metrics as metrics_kv
+from gateway.process import metrics as metrics_processes
 
 
 def errors_page() -> str:
@@ -59,7 +60,9 @@ def metrics_page() -> str:
     ]
     lines += [
         f"| `{m.name}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
-        for metrics_of in (route_metrics, metrics, metrics_kv, metrics_disagg, metrics_events)
+        for metrics_of in (
+            route_metrics, metrics, metrics_processes, metrics_kv, metrics_disagg, metrics_events
+        )
         for m in metrics_of.ALL
     ]
     return "\n".join(lines) + "\n"

@@ -18,8 +18,8 @@ DIRECTIVES = (
         "or answers, "
         "of less than a block, or whose prompt cannot be read, is answered by one engine alone. "
         "Needs `kv_aware`, and engines with a KV connector (`vllm serve --kv-transfer-config`). "
-        "`pending` (64): prefills that one worker has under way or waiting for their decode engine "
-        "at one engine, whose memory they hold; 0 = no limit. X-KVGate-Disaggregate changes it for "
+        "`pending` (64): prefills that are under way or wait for their decode engine at an engine, "
+        "of all workers: they hold its memory; 0 = no limit. X-KVGate-Disaggregate changes it for "
         "one request.",
         wrong="Short prompts on a slow network: `always` moves what is quicker to compute.",
         example="disaggregate auto;",

@@ -54,9 +54,9 @@ DIRECTIVES = (
         "its last.",
         note="Requests that get it are counted as goodput, others by what broke it "
         "(docs/goodput.md). Where prompts decide, an engine on which a request would miss its "
-        "`ttft` or `tpot`, or make others miss theirs, costs more. X-KVGate-TTFT-SLO and "
-        "X-KVGate-TPOT-SLO change it for one request. An answer that is no stream has to keep "
-        "`e2el` only.",
+        "`ttft` or `tpot`, or make others miss theirs, costs more. `slo` of a server or location "
+        "stands in its place there, and X-KVGate-TTFT-SLO and X-KVGate-TPOT-SLO change it for one "
+        "request. An answer that is no stream has to keep `e2el` only.",
         wrong="Times that no engine can keep: then all cost alike.",
         example="slo ttft=2s tpot=50ms;",
         see=("kv_aware", "policy_header"),

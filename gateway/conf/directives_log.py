@@ -36,7 +36,9 @@ DIRECTIVES = (
         "stand in one block; "
         "one in a block drops those from outside. Prompts are never written. Relative to the "
         "prefix. `if`: a request is not written where the text is empty or `0`. `buffer`: lines "
-        "are kept until so much is full, or `flush` has passed since the first of them.",
+        "are kept until so much is full, or `flush` has passed since the first of them. Without it "
+        "each worker writes its lines within a second, and in pieces of at most 256k; a worker "
+        "that is killed loses what it had not written yet.",
         wrong="A buffer without flush on a quiet server: lines appear hours later.",
         example="access_log logs/access.log json;",
         see=("log_format", "error_log"),

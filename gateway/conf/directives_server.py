@@ -192,6 +192,20 @@ DIRECTIVES = (
         see=("add_header",),
     ),
     Directive(
+        "slo",
+        EVERYWHERE,
+        (Arg("what", "choice", choices=("off",), optional=True),),
+        tuple(Param(name, Arg("time", "time", 0.001)) for name in ("ttft", "tpot", "e2el")),
+        doc="What requests should get here, in place of the `slo` of the upstream they come to; "
+        "`off`: nothing is set.",
+        note="One line drops all of those around it and all of the upstream's: times that it does "
+        "not name are not set. What counts as good is counted for each route by its own, and "
+        "where prompts decide, engines are weighed by it.",
+        wrong="`e2el` for answers whose length the client chooses: who asks for much breaks it.",
+        example="slo ttft=500ms tpot=30ms;",
+        see=("slo", "policy_header"),
+    ),
+    Directive(
         "admin",
         ("location",),
         doc="Serves status and administration.",

@@ -198,4 +198,17 @@ DIRECTIVES = (
         example="api_key env:KVGATE_ENGINE_KEY;",
         see=("admin_token", "proxy_set_header"),
     ),
+    Directive(
+        "plan_report",
+        ("upstream",),
+        (Arg("path", "path"),),
+        doc="Where `kvgate plan fit --live` keeps its last report of this upstream, for the "
+        "dashboard.",
+        note="Written whole or not at all, by whoever runs the planner (once a night, say); the "
+        "gateway reads it while somebody watches the dashboard, and shows how old it is. Relative "
+        "to the prefix.",
+        wrong="A file that the gateway's `user` may not read: the dashboard says so.",
+        example="plan_report logs/llama.plan;",
+        see=("record", "slo", "profile"),
+    ),
 )

@@ -15,6 +15,7 @@ from gateway.conf.model_kv import (
     NOT_DISAGGREGATED,
     Disaggregation,
     KvSettings,
+    ServiceLevels,
 )
 from gateway.conf.model_log import AccessLog, LogFormat, Recording
 from gateway.conf.model_rules import (
@@ -62,6 +63,7 @@ __all__ = [
     "Recording",
     "Return",
     "Server",
+    "ServiceLevels",
     "Template",
     "Upstream",
     "Var",
@@ -137,6 +139,7 @@ class Upstream:
     health_check: HealthCheck | None = HealthCheck()
     # Bearer token of the gateway's own calls (health, models), not of clients' requests.
     api_key: str = ""
+    plan_report: str = ""  # file with what the planner said last; "" = none
     kv: KvSettings = NO_KV
     disaggregation: Disaggregation = NOT_DISAGGREGATED
     place: Place | None = None
@@ -219,6 +222,7 @@ class Location:
     captures: tuple[str, ...] = ()  # variables its regex sets: "1", "2", ..., and names
     sets: tuple[Assign, ...] = ()  # the server's, then its own (not those of a block around it)
     error_pages: tuple[ErrorPage, ...] = ()
+    slo: ServiceLevels | None = None  # None = that of the upstream
     access: tuple[AccessRule, ...] = ()  # the first that fits decides; none fits: allowed
     limits: Limits = NO_LIMITS
     proxy_tls: ProxyTls = PLAIN_TLS

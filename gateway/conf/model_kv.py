@@ -58,11 +58,20 @@ NO_KV = KvSettings()
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceLevels:
+    """`slo` of a server or location, in place of that of its upstreams. Seconds, 0 = none."""
+
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    e2el_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Disaggregation:
     """Whether and how prompts of an upstream are computed on one engine and answered by another."""
 
     mode: str = "off"  # off | auto: where it pays | always: wherever it can
-    pending: int = 64  # prefills of one worker on their way at one engine; 0 = no limit
+    pending: int = 64  # prefills on their way at one engine; 0 = no limit
     connector: str = "pull"  # pull: the decode engine reads | push: the prefill engine writes
     lease_s: float = 30.0  # the engines' kv_lease_duration
     on_prefill_error: str = "retry"  # retry: elsewhere, then local | local | fail

@@ -17,6 +17,7 @@ from gateway.conf.resolve_parts import secret
 from gateway.conf.resolve_policy import policy_aliases, policy_headers
 from gateway.conf.resolve_proxy import next_upstream, resolve_proxy
 from gateway.conf.resolve_return import error_pages, resolve_return
+from gateway.conf.resolve_slo import service_levels
 from gateway.conf.resolve_tls import proxy_tls
 from gateway.conf.resolve_variables import resolve_sets
 from gateway.conf.scope import Scope
@@ -122,6 +123,7 @@ def _settings(
         access_logs=access_logs(scope, names, setting),
         recording=recording(scope, names, setting),
         error_pages=error_pages(scope, setting),
+        slo=service_levels(scope, setting),
         access=access_rules(scope, setting),
         limits=resolve_limits(scope, names, setting),
         proxy_tls=proxy_tls(scope, setting) if https else ProxyTls(),
@@ -143,6 +145,7 @@ def check_shared(scope: Scope, names: Names, setting: Setting) -> None:
     resolve_limits(own, names, setting)
     access_logs(own, names, setting)
     recording(own, names, setting)
+    service_levels(own, setting)
     secret(own.one("admin_token"), "token", setting)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Balance, EngineLine, HealthCheck, Upstream
 from gateway.conf.node import Node
@@ -44,8 +46,14 @@ def resolve_upstream(node: Node, setting: Setting) -> Upstream:
         kv=resolve_kv(node, setting),
         disaggregation=disaggregation,
         api_key=secret(node.one("api_key"), "key", setting),
+        plan_report=_report(node, setting),
         place=node.place,
     )
+
+
+def _report(node: Node, setting: Setting) -> str:
+    line = node.one("plan_report")
+    return "" if line is None else os.path.join(setting.prefix, line.get("path"))
 
 
 def _balance(node: Node, setting: Setting) -> Balance:

@@ -12,6 +12,7 @@ from gateway.dashboard.figures import HISTOGRAMS, Totals
 from gateway.dashboard.snapshot import Reading
 from gateway.disagg import transfer
 from gateway.kv.routed import TIERS, WHYS
+from gateway.plan_report import Reports
 from gateway.slo import CAUSES, ENDS, LEVELS, WORDS
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Reader:
         self._status = status
         self._table = table
         self._memory = memory
+        self._reports = Reports()
         self.bounds = {name: memory.stats.bounds(name) for name in HISTOGRAMS}
 
     @property
@@ -49,6 +51,7 @@ class Reader:
         for names, handle in stats.series.items():
             if names[2] in series:
                 series[names[2]].append(stats.snapshot(handle))
+        reports = {name: g.conf.plan_report for name, g in groups.items() if g.conf.plan_report}
         transfers = {end: disagg.count(f"end/{end}") for end in transfer.ENDS}
         return Reading(
             now,
@@ -64,6 +67,7 @@ class Reader:
             {kind: kv.count(name) for kind, name in _COMPARED.items()},
             {why: disagg.count(f"why/{why}") for why in WHYS},
             transfers | {"pending": disagg.count("pending")},
+            self._reports.read(reports, wall),
         )
 
 

@@ -30,6 +30,7 @@ class Reading:
     compared: dict[str, int] = field(default_factory=dict)  # tokens expected, and cached
     legs: dict[str, int] = field(default_factory=dict)  # requests by why two engines or one
     transfers: dict[str, int] = field(default_factory=dict)  # by their end; `pending`
+    planned: dict[str, Document] = field(default_factory=dict)  # by upstream: the last plan
 
 
 def snapshot(
@@ -60,7 +61,7 @@ def snapshot(
         },
         "changes": list(happened)[::-1],
         "decisions": list(receipts)[::-1],
-        "planner": None,
+        "planner": now.planned,
     }
 
 

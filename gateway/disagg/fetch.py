@@ -45,7 +45,7 @@ class Fetching:
     def _keep(self, first: Engine) -> None:
         """From now on something of this request is at its prefill engine."""
         self._pending = first
-        first.handing.pending += 1
+        first.pend(is_more=True)
         self._pipeline.decisions.two.pend(1)
 
     def _over(self, state: State) -> None:
@@ -56,7 +56,7 @@ class Fetching:
     def _let_go(self) -> None:
         """Nothing of this request is kept at its prefill engine any more, as far as we know."""
         if self._pending is not None:
-            self._pending.handing.pending -= 1
+            self._pending.pend(is_more=False)
             self._pending = None
             self._pipeline.decisions.two.pend(-1)
 

@@ -1,5 +1,5 @@
-"""What this worker knows of an engine as one that hands prompts over: how many are on their way,
-which decode engines cannot fetch from it, what it is called there, which prompts it is to compute.
+"""What this worker knows of an engine as one that hands prompts over: which decode
+engines cannot fetch from it, what it is called there, which prompts it is to compute.
 
 Invariant: that a pair of engines does not reach each other says nothing of either alone, so it has
 marks of its own, and neither is benched for it. Pure: times are monotonic seconds.
@@ -27,12 +27,11 @@ ANY = ""  # in place of a decode engine: it hands over nothing to anybody
 class Handing:
     """Of one engine. `peer`: as its last reply had it."""
 
-    __slots__ = ("_marks", "_met", "_queue", "peer", "pending")
+    __slots__ = ("_marks", "_met", "_queue", "peer")
 
     def __init__(self) -> None:
-        self.pending = 0
         self.peer: Peer | None = None
-        self._queue: dict[Leg, int] = {}  # in the order of asking; at most `pending`
+        self._queue: dict[Leg, int] = {}  # in the order of asking; at most those that are pending
         self._marks: dict[str, Marks] = {}
         self._met: dict[str, str] = {}  # decode engine -> what it met this one as
 

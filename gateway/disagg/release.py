@@ -40,7 +40,7 @@ class _Telling(Kept):
     def leg_done(self, leg: Leg) -> None:
         """Any other reply is of an engine that did not come to it."""
         first = self._transfer.prefill
-        first.handing.pending -= 1
+        first.pend(is_more=False)
         self._counts.pend(-1)
         told = leg.error is None and leg.status == self._status
         self._transfer.end("released" if told else "orphaned")

@@ -16,6 +16,7 @@ from gateway.kv.trust import Trust
 from native.relay import Pool
 
 if TYPE_CHECKING:
+    from gateway.fleet.ledger import Ledger
     from gateway.fleet.team import Team
 
 TLS_POOLS_MAX = 64  # kinds of TLS connections to one engine
@@ -26,14 +27,15 @@ class Engine:
 
     __slots__ = (
         "address", "capacity_tokens", "checked", "context_tokens", "gone", "handing", "healthy",
-        "host", "index_slot", "label", "line", "marks", "models", "opened", "past", "place",
-        "pools", "role", "slot", "team", "tls_pools", "trust", "upstream", "why",
+        "host", "index_slot", "label", "ledger", "line", "marks", "models", "opened", "past",
+        "place", "pools", "role", "slot", "team", "tls_pools", "trust", "upstream", "why",
     )  # fmt: skip
 
     address: str
 
-    def __init__(self, upstream: str, line: EngineLine, slot: int) -> None:
+    def __init__(self, upstream: str, line: EngineLine, ledger: Ledger, slot: int) -> None:
         self.upstream = upstream
+        self.ledger = ledger
         self.line = line
         self.address = line.address
         self.role: str = line.role  # prefill | decode | both; may be moved at run time
@@ -67,6 +69,15 @@ class Engine:
         if not self.healthy:
             return "unhealthy"
         return "benched" if self.marks.benched and now <= self.marks.until else "up"
+
+    @property
+    def pending(self) -> int:
+        """Prompts computed here, or being computed, for another engine: of all workers."""
+        return self.ledger.core.pending(self.slot)
+
+    def pend(self, *, is_more: bool) -> None:
+        """One more of them is this worker's, or one less."""
+        self.ledger.core.pend(self.slot, is_more)
 
     def serves(self, model: str) -> bool:
         """Whether it may be asked for a model or adapter."""

@@ -174,7 +174,8 @@ class EngineTable:
 
     def _engine(self, conf: Upstream, line: EngineLine, former: Engine | None) -> Engine:
         if former is None:
-            return Engine(conf.name, line, self.ledger.open(conf.name, line.address))
+            slot = self.ledger.open(conf.name, line.address)
+            return Engine(conf.name, line, self.ledger, slot)
         if former.line.role != line.role:
             former.role = line.role
         former.line = line

@@ -100,10 +100,10 @@ class Team:
         if now > self.recheck:
             self.refresh(now)
         most = self.group.conf.disaggregation.pending
-        if not most or all(engine.handing.pending < most for engine in self.engines):
+        if not most or all(engine.pending < most for engine in self.engines):
             return self.prefills
         pairs = zip(self.prefills, self.engines, strict=True)
-        return bytes(up and engine.handing.pending < most for up, engine in pairs)
+        return bytes(up and engine.pending < most for up, engine in pairs)
 
     def forgive(self, now: float) -> None:
         """All are benched: nginx's rule, the marks are wiped and every engine is tried again."""

@@ -192,6 +192,10 @@ class Caches:
         word, reason = self._board.highest(place(engine.slot))
         return Standing(STATES[word - 1], reason) if 0 < word <= len(STATES) else Standing("")
 
+    def store(self, engine: Engine) -> Standing | None:
+        """How far its kvbm daemon is known to this worker; None where it has none."""
+        return None if self._stores is None else self._stores.standing(engine, self._view)
+
     def _rejoin(self, engine: Engine) -> None:
         """What decisions put into its picture goes, and its events are followed from the start."""
         if self._subscriber is not None:
@@ -227,7 +231,7 @@ class Caches:
         if refollow:
             self._follow()
         if self._stores is not None:
-            self._stores.look((engine for _, engine in self._aware()), self._view)
+            self._stores.look((engine for _, engine in self._aware()), self._view, now)
         if self._subscriber is not None and self.index is not None:
             stats = self.index.stats()
             self._counts.say(self._subscriber.totals(), stats.evicted)

@@ -28,6 +28,11 @@ TRUST = Declared(
     "1 for how far what is known of the engine's KV cache is believed, by the most doubtful worker:"
     " exact, healing, approximate or blind; only of kv_aware upstreams",
 )  # fmt: skip
+STORE_TRUST = Declared(
+    "kvgate_kvbm_trust", "gauge", (*ENGINE, "state"),
+    "1 for how far what the engine's kvbm daemon holds is known to the worker that answers; only of"
+    " engines whose `server` line names one",
+)  # fmt: skip
 BATCHES = Declared(
     "kvgate_kv_event_batches_total", "counter", (),
     "batches of KV events taken into the index, by every worker for itself",
@@ -66,6 +71,11 @@ class EventCollector(Collector):
                 for state in STATES:
                     labels = (group.name, engine.address, state)
                     add(made, TRUST, labels, int(state == worst))
+                store = self._caches.store(engine)
+                for state in STATES if store is not None else ():
+                    assert store is not None
+                    labels = (group.name, engine.address, state)
+                    add(made, STORE_TRUST, labels, int(state == store.state))
         count = self._counts.count
         add(made, BATCHES, (), count("batches"))
         for kind in FAULTS:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.fleet.engine import Engine
     from gateway.fleet.engines import Group
     from gateway.kv.token_source import TokenSource
+    from gateway.load.goodput import Slo
     from native._core import Choice, Prompt, Scan, Ticket
 
 TIERS = ("device", "host", "disk", "remote", "predicted")
@@ -49,8 +50,8 @@ class Routed:
     __slots__ = (
         "alone", "authorization", "body", "choice", "computed", "decide_s", "force", "found",
         "group", "lora", "path", "prediction", "prefill", "prompt", "reason", "salt", "scan",
-        "sent", "session", "source", "spared", "ticket", "tokenize_s", "tokens", "trust", "why",
-        "wishes",
+        "sent", "session", "slo", "source", "spared", "ticket", "tokenize_s", "tokens", "trust",
+        "why", "wishes",
     )  # fmt: skip
 
     def __init__(self, path: bytes, group: Group, tokens: TokenSource) -> None:
@@ -72,6 +73,7 @@ class Routed:
         self.decide_s: float = 0.0
         self.session = b""  # the key of its session, b"" = none
         self.wishes: Mapping[str, str | float] = {}  # policy headers
+        self.slo: Slo | None = None  # of its route
         self.choice: Choice | None = None
         # Where the upstream is disaggregated:
         self.force: int | None = None  # 0 by cost, 1 two engines, -1 one; None = it is not

@@ -7,12 +7,15 @@ its events come, and to those engines alone that can load from it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from gateway.kv.feed import View, Wanted
 from gateway.kv.sources import Source
 from gateway.kv.trust import BLIND, NOT_ASKED, Standing
+from gateway.log_lines import NOTICE
+from gateway.logs import log
 
 if TYPE_CHECKING:
     from gateway.fleet.engine import Engine
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from native import _core
 
 Views = Callable[["Key"], View | None]
+
+# A state that lasts no longer is not spoken of: at a start, at a reload, after a daemon's restart.
+BRIEF_S = 3.0
 
 
 class Stores:
@@ -29,6 +35,8 @@ class Stores:
         self._index = index
         self._numbers: dict[Source, int] = {}
         self._reach: dict[int, int] = {}  # slots of engines that are credited with a store
+        self._states: dict[Source, tuple[str, float]] = {}  # and since when
+        self._logged: dict[Source, str] = {}
 
     def wanted(self, engines: Iterable[Engine]) -> dict[Key, Wanted]:
         """What is to be followed for them."""
@@ -40,10 +48,16 @@ class Stores:
     def left(self, wanted: Iterable[Wanted]) -> list[int]:
         """Numbers of those that nobody wants any more; they are not ours from now on."""
         kept = {want.source for want in wanted}
-        return [self._numbers.pop(source) for source in self._numbers.keys() - kept]
+        gone = self._numbers.keys() - kept
+        for source in gone:
+            self._states.pop(source, None)
+            self._logged.pop(source, None)
+        return [self._numbers.pop(source) for source in gone]
 
-    def look(self, engines: Iterable[Engine], views: Views) -> None:
-        """Credits engines with what their stores hold, where that is known."""
+    def look(self, engines: Iterable[Engine], views: Views, now: float) -> None:
+        """Credits engines with what their stores hold, where that is known; says what changed."""
+        for store in self._numbers:
+            self._say(store, _standing(store, views), now)
         reach = {}
         for engine in engines:
             source = _source(engine)
@@ -60,12 +74,34 @@ class Stores:
         """A slot is another engine's from now on."""
         self._reach.pop(slot, None)
 
-    def status(self, engine: Engine, views: Views) -> dict[str, Any] | None:
+    def _say(self, source: Source, standing: Standing, now: float) -> None:
+        """In the log of errors, once it has lasted."""
+        state = standing.state
+        if self._states.get(source, ("", 0.0))[0] != state:
+            self._states[source] = state, now
+        lasted = now - self._states[source][1] >= BRIEF_S
+        if self._logged.get(source) == state or not lasted:
+            return
+        self._logged[source] = state
+        log.log(
+            logging.WARNING if state == BLIND else NOTICE,
+            "kvbm %s: trust in what is known of its blocks: %s%s",
+            source.endpoint, state, f" ({standing.reason})" if standing.reason else "",
+        )  # fmt: skip
+
+    def standing(self, engine: Engine, views: Views) -> Standing | None:
         """None where it has none."""
         source = _source(engine)
         if source is None or source not in self._numbers:
             return None
-        number, standing = self._numbers[source], _standing(source, views)
+        return _standing(source, views)
+
+    def status(self, engine: Engine, views: Views) -> dict[str, Any] | None:
+        """None where it has none."""
+        source, standing = _source(engine), self.standing(engine, views)
+        if source is None or standing is None:
+            return None
+        number = self._numbers[source]
         return {
             "endpoint": source.endpoint,
             "trust": standing.state,

@@ -141,12 +141,15 @@ class Changes:
     def _from_file(self) -> None:
         try:
             loaded = self._master.reread()
-            self._take(loaded.config)
+            self._take(loaded.config, reloads=1)
         except (ConfigErrors, OSError, ValueError) as error:
             lines = reload.refusal(error)
             for line in lines:
                 log.error("reload refused: %s", line)
-            self.state = replace(self.state, reload_error="\n".join(lines), reload_failed=time())
+            self.state = replace(
+                self.state, reload_error="\n".join(lines), reload_failed=time(),
+                refused=self.state.refused + 1,
+            )  # fmt: skip
             self.announce()
             return
         for warning in loaded.config.warnings:
@@ -162,7 +165,7 @@ class Changes:
         else:
             self._answering = request
 
-    def _take(self, config: Config) -> None:
+    def _take(self, config: Config, reloads: int = 0) -> None:
         """Tries a configuration and sends it out. Raises OSError, ValueError; then nothing has
         changed.
         """
@@ -187,7 +190,7 @@ class Changes:
         self.generation += 1
         self.state = replace(
             self.state, generation=self.generation, loaded=time(), reload_error="",
-            reload_failed=0.0,
+            reload_failed=0.0, reloads=self.state.reloads + reloads,
         )  # fmt: skip
         open_error_log(config.error_log, config.error_level)
         found = reload.changes(old, config)
@@ -258,7 +261,9 @@ class Changes:
         """Tells every worker how the whole gateway is."""
         children = self._master.children
         processes = tuple(child.public() for child in children)
-        self.state = replace(self.state, processes=processes)
+        self.state = replace(
+            self.state, processes=processes, started=children.started, died=children.died
+        )
         for child in children.workers:
             child.order(self.state)
 

@@ -84,6 +84,7 @@ class Children:
         self.memory = memory
         self.by_pid: dict[int, Child] = {}
         self.pauses: dict[int, Pause] = {}
+        self.started = self.died = 0  # workers
         self._watched = monotonic()
 
     def __iter__(self) -> Iterator[Child]:
@@ -119,6 +120,7 @@ class Children:
         kind = "monitor" if place < 0 else "worker"
         child = Child(pid, kind, place, slot, ours, monotonic())
         self.by_pid[pid] = child
+        self.started += kind == "worker"
         return child
 
     def _be_child(self, ours: Channel, run: Run, post: Callable[[], Post]) -> None:
@@ -166,6 +168,7 @@ class Children:
             log.log(NOTICE, "%s %d has ended (%s)", child.kind, child.pid, how)
             return
         log.critical("%s %d died (%s); it is replaced", child.kind, child.pid, how)
+        self.died += child.kind == "worker"
         self.pauses.setdefault(child.place, Pause()).death(now - child.started, now)
 
     def watch(self, now: float) -> None:

@@ -11,6 +11,7 @@ from gateway.fleet.ledger import ENGINES_MAX, Ledger
 from gateway.kv.board import Board
 from gateway.kv.counts import KvCounts
 from gateway.kv.event_counts import EventCounts
+from gateway.process.delay import Delays
 from gateway.site.limits import Zones
 from gateway.stats import Statistics
 
@@ -38,6 +39,7 @@ class Memory:
         self.events = EventCounts(self.slots, first)
         self.trust = Board(self.slots, ENGINES_MAX, first)
         self.zones = Zones(self.slots, first)
+        self.delays = Delays(self.slots, first)
 
     def bind(self, slot: int) -> None:
         """Makes this process the writer of a slot. Raises ValueError where it is taken."""
@@ -48,6 +50,7 @@ class Memory:
         self.events.bind(slot)
         self.trust.bind(slot)
         self.zones.bind(slot)
+        self.delays.bind(slot)
 
     def retire(self, slot: int) -> None:
         """Takes back what an ended process had in flight; what it counted stays."""

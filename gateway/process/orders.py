@@ -43,6 +43,10 @@ class State:
     reload_error: str = ""  # why the latest reload was refused, "" = it was not
     reload_failed: float = 0.0  # when
     processes: tuple[Process, ...] = ()
+    started: int = 0  # workers, since this master began
+    died: int = 0  # of these, those that ended unasked
+    reloads: int = 0  # of the file, that were taken
+    refused: int = 0  # and those that were not
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """What a worker says and hears through shared memory, on timers: its heartbeat, its numbers, the
-health of engines.
+health of engines, how late its loop is.
 
 Invariants: nothing here waits; numbers are a second old at most, and those of the worker that
 answers are fresh, since it says them right before.
@@ -46,6 +46,8 @@ class Pulse:
         self._dropped: dict[str, int] = {}  # as it was said last
         self._seen = -1  # version of health that was taken
         self._said_at = 0.0
+        self._delays = memory.delays
+        self._due = 0.0  # of the next turn; 0 = the first
         self._timer: asyncio.TimerHandle | None = None
         self.turns: list[Callable[[], None]] = []  # called at every turn as well
 
@@ -55,12 +57,16 @@ class Pulse:
 
     def _turn(self) -> None:
         now = monotonic()
+        if self._due:
+            self._delays.observe(now - self._due)
         self.look(now)
         self._ledger.beat(now)
         for turn in self.turns:
             turn()
         if now - self._said_at >= SAY_S:
             self.say()
+        # From now on, not from when this turn began: the loop counts from here, too.
+        self._due = monotonic() + LOOK_S
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._turn)
 
     def stop(self) -> None:

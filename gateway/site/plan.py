@@ -231,9 +231,10 @@ class Plan:
         for group in catalog.groups:
             series = stats.open((*labels(server, self.location), group.name))
             self.series[group.name] = series
-            self.slos[group.name] = slo = set_for(group.conf.kv)
+            self.slos[group.name] = slo = set_for(group.conf.kv, self.location.slo)
             stats.mark(series, slo)
-            self.reply_plans[group.name] = self._reply_plan(group, series, stats)
+            self.reply_plans[group.name] = reply = self._reply_plan(group, series, stats)
+            reply.count_as(series, slo.ttft_s, slo.tpot_s, slo.e2el_s)
 
     def names(self, ctx: Context) -> Catalog:
         """The names of models that a request may use here."""

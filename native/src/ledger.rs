@@ -201,6 +201,20 @@ impl Ledger {
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
+    /// One more prompt (or one less) lies at the engine for another one to fetch.
+    pub fn pend(&self, engine: Handle, is_more: bool) -> Result<bool, Fault> {
+        self.write(engine, |row| match is_more {
+            true => shared::add(self.hot(self.plan.pending, row, engine), 1),
+            false => self.lower(self.plan.pending, row, engine, 1),
+        })
+    }
+
+    /// Prompts that lie there for others, of all workers.
+    pub fn pending(&self, engine: Handle) -> u64 {
+        let cell = |row| self.hot(self.plan.pending, row, engine).load(Ordering::Relaxed);
+        self.rows_of(engine).map(cell).sum()
+    }
+
     /// Requests in flight, all workers.
     #[inline]
     pub fn inflight(&self, engine: Handle) -> u64 {
@@ -309,6 +323,20 @@ mod tests {
         assert_eq!((totals.inflight, totals.dispatched, totals.work), (2, 6, NONE));
         assert_eq!(a.release(engine, work), Ok(false));
         assert_eq!(b.inflight(engine), 2);
+    }
+
+    #[test]
+    fn prompts_that_lie_there_are_of_all_workers_and_go_with_theirs() {
+        let (one, two, engine) = pair();
+        for ledger in [&one, &two, &two] {
+            assert_eq!(ledger.pend(engine, true), Ok(true));
+        }
+        assert_eq!((one.pending(engine), two.pending(engine)), (3, 3));
+        assert_eq!(one.pend(engine, false), Ok(true));
+        assert_eq!(one.pend(engine, false), Ok(true), "one too many is no debt");
+        assert_eq!(one.pending(engine), 2);
+        assert_eq!(one.retire(2), Ok(true));
+        assert_eq!(one.pending(engine), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::ledger::RECORD;
 
 /// Raised when the meaning of a cell changes: a process of another version must not attach.
-pub const LAYOUT: usize = 3;
+pub const LAYOUT: usize = 4;
 
 /// Planes of the body, in cells. Counts read on every pick lie close together, row by row.
 pub struct Plan {
@@ -25,6 +25,8 @@ pub struct Plan {
     pub kv_tokens: usize,
     /// KV that is to come over the link of an engine.
     pub transfer_us: usize,
+    /// Prompts computed, or being computed, for another engine, that nobody has fetched yet.
+    pub pending: usize,
     pub records: usize,
     pub stride: usize,
     pub cells: usize,
@@ -39,7 +41,7 @@ impl Plan {
         let recent = anchors + stride;
         let roles = recent + stride;
         let inflight = roles + stride;
-        let records = inflight + 7 * plane;
+        let records = inflight + 8 * plane;
         Self {
             engines,
             states: 0,
@@ -55,6 +57,7 @@ impl Plan {
             stages: inflight + 4 * plane,
             kv_tokens: inflight + 5 * plane,
             transfer_us: inflight + 6 * plane,
+            pending: inflight + 7 * plane,
             records,
             stride,
             cells: records + workers * engines * RECORD,
@@ -62,8 +65,8 @@ impl Plan {
     }
 
     /// Gauges of a row that go when its worker or its engine goes, requests in flight apart.
-    pub fn gauges(&self) -> [usize; 6] {
-        let Self { prefill, blocks, prefill_us, stages, kv_tokens, transfer_us, .. } = *self;
-        [prefill, blocks, prefill_us, stages, kv_tokens, transfer_us]
+    pub fn gauges(&self) -> [usize; 7] {
+        let Self { prefill, blocks, prefill_us, stages, kv_tokens, transfer_us, pending, .. } = *self;
+        [prefill, blocks, prefill_us, stages, kv_tokens, transfer_us, pending]
     }
 }

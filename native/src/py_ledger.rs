@@ -141,6 +141,16 @@ impl Ledger {
         Ok(self.core.inflight(self.handle(engine)?))
     }
 
+    /// One more prompt lies at the engine for another one to fetch, or one less; never below zero.
+    fn pend(&self, engine: u64, is_more: bool) -> PyResult<bool> {
+        Ok(self.core.pend(self.handle(engine)?, is_more)?)
+    }
+
+    /// Prompts that lie at an engine for others, all workers.
+    fn pending(&self, engine: u64) -> PyResult<u64> {
+        Ok(self.core.pending(self.handle(engine)?))
+    }
+
     /// (handle, requests in flight) of every engine there is.
     fn inflight_all(&self) -> Vec<(u64, u64)> {
         let slots = 0..self.core.engines();

@@ -7,7 +7,8 @@ as a law of their lengths says (`answers.py`) and which notes when it wrote each
 are divided by those that the server noted of that tool's own run: what the machine does to one run
 and not to the next is in both, and goes. `worst` is the largest relative difference between ours
 and another tool's, so divided, over the figures that are defined alike (NAMES says which); it is to
-be at most 0.02. A tool that is not there is left out.
+be at most 0.02. A tool that is not there is left out. `--engines`: the server is a gateway in front
+of simulated engines, and what it noted is in its access log (`simulated.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
 import jsonline  # noqa: E402
 from answers import Answers  # noqa: E402
+from simulated import Simulated  # noqa: E402
 
 from gateway.load.offer import Lengths, Mix  # noqa: E402
 from gateway.planner.trace_formats import BLOCK_MOONCAKE, Row, line  # noqa: E402
@@ -154,6 +156,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--rate", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", action="store_true", help="simulated ones, behind a gateway")
     parser.add_argument("--aiperf", type=Path, metavar="PROGRAM", help="left out without")
     jsonline.option(parser)
     given = parser.parse_args()
@@ -170,9 +173,9 @@ def main() -> int:
             for name, tool in tools.items():
                 folder = Path(temporary) / f"{name.split()[0]}-{number}"
                 folder.mkdir()
-                with Answers() as server:
+                with Simulated() if given.engines else Answers() as server:
                     found = tool(server.url, path, folder)
-                served = server.served(given.requests)
+                    served = server.served(given.requests)
                 rounds[name].append(ratio(found, served))
                 print(f"{number} {name}: {found} served {served}", file=sys.stderr)
     ratios = {name: middle(of) for name, of in rounds.items()}
@@ -187,6 +190,7 @@ def main() -> int:
         print(f"{name:<40}{difference:>+8.2%}", file=sys.stderr)
     result = {
         "bench": "load_tools",
+        "engines": given.engines,
         "requests": given.requests,
         "rounds": given.rounds,
         "to_served": {"kvgate load": mine, **ratios},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import httpx
 from e2e import fleet
 from harness.gateway import ROOT, free_ports
+from harness.kvbm_daemon import Served
+from harness.seaweed import BUCKET, Seaweed
 from harness.waiting import until
 
 from engines.vllm.launch import ChildServer
@@ -29,6 +33,18 @@ DEVICE, HOST = 4224 * TOKEN_BYTES, 128 * BLOCK * TOKEN_BYTES
 def prompt(seed: int, length: int = LENGTH) -> list[int]:
     dice = random.Random(seed)
     return [dice.randrange(100, 40_000) for _ in range(length)]
+
+
+@contextmanager
+def with_object_store(folder: Path, config: str) -> Iterator[Served]:
+    """A daemon of this configuration that also keeps everything in SeaweedFS."""
+    (folder / "key").write_text("any\n")
+    (folder / "weed").mkdir()
+    with Seaweed(folder / "weed") as weed:
+        keys = "access_key file:key; secret_key file:key;"
+        remote = f"url s3://{BUCKET}/kv; endpoint {weed.url}; {keys} upload all; refresh 1s;"
+        with Served(folder, f"{config}remote {{ {remote} }}\n") as daemon:
+            yield daemon
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Replies made comparable: what differs between two runs of the same request is blanked.
 
 Ids and times differ by nature. How many tokens lie in one streamed event depends on timing, so a
-stream is compared by its text and by the kinds of events it is made of, in order.
+stream is compared by its text and by the kinds of events it is made of, in order. Whether mere text
+comes in an event of its own depends on timing too: the end may hold all of it, and the beginning of
+a call to a tool what follows.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class Stream:
 
     text: dict[int, str] = field(default_factory=dict)  # by choice
     shapes: dict[int, list[str]] = field(default_factory=dict)  # by choice; -1: events of none
+    plain: dict[int, set[str]] = field(default_factory=dict)  # by choice: events of mere text
     ends: dict[int, str] = field(default_factory=dict)  # by choice: why it ended
     ids: set[str] = field(default_factory=set)
     last: str = ""
@@ -35,7 +38,7 @@ class Stream:
     def add(self, name: str, data: str) -> None:
         self.last = data
         if data == "[DONE]":
-            self._shape(-1, "", data)
+            self._shape(-1, data)
             return
         event = json.loads(data)
         if "id" in event:
@@ -44,24 +47,53 @@ class Stream:
             self.text[index] = self.text.get(index, "") + text
         choices = event.get("choices")
         index = choices[0]["index"] if choices else -1
-        # The end comes with the last text, or all of it, or after it, as the timing had it.
         choice = choices[0] if choices else {}
         reason, stop = choice.pop("finish_reason", None), choice.pop("stop_reason", None)
         if reason is not None:
-            self.ends[index] = reason if stop is None else f"{reason} {stop}"
-        # So does more of a call to a tool.
-        calls = choice.get("delta", {}).get("tool_calls") or []
-        for call in calls:
-            self._shape(index, name, {**event, "choices": [one_call(choice, call)]})
-        if not calls:
-            self._shape(index, name, event)
+            self.ends[index] = f"{reason} {stop}"
+        for part in _parts(choice) if choices else (None,):
+            piece = event if part is None else {**event, "choices": [part]}
+            shape = f"{name} {json.dumps(blank(piece), sort_keys=True)}"
+            if part is not None and _is_mere_text(part.get("delta")):
+                self.plain.setdefault(index, set()).add(shape)
+            else:
+                self._shape(index, shape)
 
-    def _shape(self, index: int, name: str, event: object) -> None:
+    def differs(self, other: Stream) -> str:
+        """What is not the same in the other one, or nothing."""
+        for name in ("text", "ends", "shapes"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine != its:
+                return f"{name}: {its!r}, expected {mine!r}"
+        for index in self.plain.keys() & other.plain.keys():
+            if self.plain[index] != other.plain[index]:
+                return f"plain: {other.plain[index]!r}, expected {self.plain[index]!r}"
+        if (self.last == "[DONE]") is not (other.last == "[DONE]"):
+            return f"ends with {other.last!r}, expected {self.last!r}"
+        return ""
+
+    def _shape(self, index: int, shape: str) -> None:
         """Kinds of events in order; equal neighbours are one."""
-        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
         shapes = self.shapes.setdefault(index, [])
         if not shapes or shapes[-1] != shape:
             shapes.append(shape)
+
+
+def _parts(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """A choice as if each piece of a call had come in an event of its own."""
+    delta = choice.get("delta") or {}
+    calls = delta.get("tool_calls") or []
+    return [{**choice, "delta": {**delta, "tool_calls": [call]}} for call in calls] or [choice]
+
+
+def _is_mere_text(delta: dict[str, Any] | None) -> bool:
+    """Whether nothing but text, or arguments of a call that has begun, was in it. It is cut out."""
+    if not delta:
+        return delta is not None
+    calls = delta.get("tool_calls")
+    if delta.keys() - {"content"} != {"tool_calls"} or delta.get("content") or not calls:
+        return False
+    return all("id" not in call and "name" not in call.get("function", {}) for call in calls)
 
 
 def stream_of(lines: list[str]) -> Stream:
@@ -78,10 +110,6 @@ def stream_of(lines: list[str]) -> Stream:
         else:
             raise AssertionError(f"not a line of an event stream: {line!r}")
     return stream
-
-
-def one_call(choice: dict[str, Any], call: object) -> dict[str, Any]:
-    return {**choice, "delta": {**choice["delta"], "tool_calls": [call]}}
 
 
 def cut_text(event: dict[str, object]) -> list[tuple[int, str]]:

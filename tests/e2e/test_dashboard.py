@@ -100,6 +100,9 @@ def test_it_shows_every_engine(fleet: Any, browser: Any, count: int, scheme: str
     up = count - 1 if count == 8 else count
     assert page.locator("#tiles").inner_text().count(f"{up} of {count}") == 1
     assert page.locator(".plot canvas").count() == 5
+    said = page.locator("#planner").inner_text()
+    assert "Disaggregation pays here: 5P3D" in said
+    assert "as it is now: 3P4D" in said and "2 hours ago" in said
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", background)[:3])) > 380
     assert light == (scheme == "light")

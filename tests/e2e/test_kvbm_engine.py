@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from e2e import fleet
-from e2e.kvbm_vllm import BLOCK, HOST, LOADABLE, Answer, Vllm, prompt
+from e2e.kvbm_vllm import BLOCK, HOST, LOADABLE, Answer, Vllm, prompt, with_object_store
 from harness.kvbm_daemon import Served
-from harness.seaweed import BUCKET, Seaweed
 from harness.waiting import until
 
 from kvbm import engine_config
@@ -25,13 +24,8 @@ DISK = "disk { path disk; size 256m; segment 4m; sync 50ms; }\n"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    root = tmp_path_factory.mktemp("kvbm")
-    (root / "key").write_text("any\n")
-    with Seaweed(tmp_path_factory.mktemp("weed")) as weed:
-        keys = "access_key file:key; secret_key file:key;"
-        remote = f"url s3://{BUCKET}/kv; endpoint {weed.url}; {keys} upload all; refresh 1s;"
-        with Served(root, f"{DISK}remote {{ {remote} }}\n") as daemon:
-            yield daemon
+    with with_object_store(tmp_path_factory.mktemp("kvbm"), DISK) as daemon:
+        yield daemon
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ def quiet_log():  # type: ignore[no-untyped-def]
 
 
 def write(sink: Sink, line: str) -> None:
-    sink.buffer.put(line.encode())
-    sink.filled()
+    if sink.buffer.put(line.encode()):
+        sink.filled()
 
 
 async def test_lines_arrive_and_a_rotation_loses_none(tmp_path: Path) -> None:
@@ -82,6 +82,54 @@ async def test_a_blocked_pipe_costs_lines_and_is_counted(monkeypatch: pytest.Mon
     os.close(reader)
     writer.close(0.5)
     os.close(full)
+
+
+async def test_a_full_disk_costs_lines_and_never_joins_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some bytes of a write still fit: what they cut is not a line, and the next one is."""
+    room = [0]
+
+    def short(fd: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = min(room[0], len(data))
+        room[0] -= taken
+        return real(fd, data[:taken])
+
+    real = os.write
+    monkeypatch.setattr(os, "write", short)
+    writer = Writer()
+    path = tmp_path / "a.log"
+    sink = writer.sink(str(path))
+
+    def hand(line: str, space: int) -> None:
+        room[0] = space
+        write(sink, line)
+        sink.flush()
+        waiting.until(lambda: sink.written == sink.handed, "the writer")
+
+    hand("one\ntwo\nthree", 6)  # "tw" is all of the second line that there is room for
+    assert (sink.dropped, sink.torn) == (2, True)
+    hand("four", 0)
+    assert (sink.dropped, sink.torn) == (3, True)
+    hand("five", 99)
+    writer.close()
+    assert path.read_text() == "one\ntw\nfive\n" and writer.dropped(Sink) == 3
+
+
+async def test_a_buffer_says_when_it_is_to_be_looked_at(tmp_path: Path) -> None:
+    """Of a thousand lines two or three tell: the others cost no call."""
+    writer = Writer()
+    sink = writer.sink(str(tmp_path / "a.log"), buffer=1000, flush_s=60.0)
+    told = []
+    for _ in range(100):
+        if sink.buffer.put(b"x" * 99):
+            told.append(sink.size)
+            sink.filled()
+    assert told == [100, 1000] * 10
+    writer.close()
+    assert (tmp_path / "a.log").stat().st_size == 10_000
 
 
 def test_error_lines_look_like_nginxs(tmp_path: Path, quiet_log: None) -> None:

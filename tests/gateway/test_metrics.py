@@ -12,11 +12,12 @@ from gateway.conf.model import EngineLine, Upstream
 from gateway.fleet.engines import EngineTable
 from gateway.fleet.ledger import Ledger
 from gateway.load.goodput import Slo
+from gateway.process import metrics as process_metrics
 from gateway.route_metrics import RouteCollector
 from gateway.stats import OUTCOMES, Statistics
 from native.relay import stream_times
 
-ALL = (*metrics.ALL, *route_metrics.ALL)
+ALL = (*metrics.ALL, *route_metrics.ALL, *process_metrics.ALL)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from time import perf_counter
+from types import SimpleNamespace as Fake
 
 import pytest
 
 from gateway.conf.model import Balance, EngineLine, Template, Upstream, Var
+from gateway.conf.model_kv import KvSettings
 from gateway.fleet.engines import EngineTable, Group
 from gateway.fleet.ledger import Ledger
-from gateway.pick import pick, pinned
+from gateway.load.goodput import Slo
+from gateway.pick import ask, pick, pinned
 
 
 def line(number: int, **over: object) -> EngineLine:
@@ -179,3 +182,22 @@ def test_a_request_may_ask_for_another_method() -> None:
     _, group = table(line(0), line(1), line(2))
     same = {pick(group, b"s1", (), 1.0, seed, "hash") for seed in range(9)}
     assert len(same) == 1
+
+
+def test_an_engine_is_weighed_by_the_slo_of_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upstream's is what its team asks anyhow; a header stands in place of either."""
+    told: list[dict[str, float]] = []
+    monkeypatch.setattr("gateway.pick.Ask", lambda **asked: told.append(asked))
+    usual = object()
+    group = Fake(conf=Fake(kv=KvSettings(ttft_s=2.0, tpot_s=0.05)))
+    team = Fake(ask=usual, group=group, ring=None)
+
+    def asked(slo: Slo | None, **wishes: float) -> tuple[float, float] | object:
+        kv = Fake(wishes=wishes, session=b"", lora=None, slo=slo)
+        found = ask(team, kv, b"\1")  # type: ignore[arg-type]
+        return found or (told[-1]["ttft_slo_ms"], told[-1]["tpot_slo_ms"])
+
+    assert asked(None) is usual and asked(Slo(2.0, 0.05, 9.0)) is usual
+    assert asked(Slo(0.5)) == (500.0, 0.0) and asked(Slo()) == (0.0, 0.0)
+    assert asked(Slo(0.5, 0.03), **{"ttft-slo": 1.0}) == (1000.0, 30.0)
+    assert asked(None, **{"ttft-slo": 1.0}) == (1000.0, 50.0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from math import isclose
 from types import SimpleNamespace as Fake
 from typing import Any
 
 import pytest
+from harness import waiting
 
 from gateway.context import CLIENT_LEFT
 from gateway.load.goodput import Slo, goodput, misses
@@ -235,3 +237,37 @@ def test_counts_are_those_of_goodput_over_the_same_requests() -> None:
     assert words.count("good") == total.good > 0
     assert sum(bool(one) for one in words) == total.counted
     assert words.count("error") == total.missed["error"] > 0
+
+
+@pytest.mark.parametrize("lane", ["on", "off"])
+async def test_each_route_has_bounds_of_its_own(gateway: Any, engine: Any, lane: str) -> None:
+    """One upstream whose answers take 2 ms, and what is good where."""
+
+    def late(*_: bytes) -> tuple[int, dict[str, str], bytes]:
+        waiting.until_clock(time.monotonic() + 0.002)
+        return 200, {"content-type": "application/json"}, b"{}"
+
+    made = await engine(late)
+    running = await gateway(
+        f"upstream u {{ server {made.address}; slo e2el=60s; }} express {lane};"
+        "server { listen 127.0.0.1:0; server_name a; slo e2el=1ms;"
+        "location /strict/ { proxy_pass http://u/; }"
+        "location /ttft/ { proxy_pass http://u/; slo ttft=1ms; }"
+        "location /none/ { proxy_pass http://u/; slo off; } }"
+        "server { listen 127.0.0.1:0; server_name b; location / { proxy_pass http://u; } }"
+    )
+    for path, host in (("/strict", "a"), ("/ttft", "a"), ("/none", "a"), ("", "b")):
+        url = f"{path}/v1/completions"
+        await running.client.post(url, json={"prompt": "x"}, headers={"host": host})
+    stats = running.app.pipeline.stats
+
+    def found(server: str, location: str) -> tuple[int, int, float]:
+        """Good, missed, and the bound among those of the histogram."""
+        series = stats.series[server, location, "u"]
+        good, *missed = stats.snapshot(series).words[1:]
+        return good, sum(missed), stats.split(series, "e2el") or 60.0 * (server == "b")
+
+    assert found("a", "/strict/") == (0, 1, 0.0)  # 1 ms is a bound of every histogram
+    assert found("a", "/ttft/") == (1, 0, 0.0)  # the whole of the server's line is dropped
+    assert found("a", "/none/") == (1, 0, 0.0)
+    assert found("b", "/") == (1, 0, 60.0)  # the upstream's

@@ -32,8 +32,7 @@ function show() {
   legs(latest, upstream);
   changes(latest);
   decisions(latest);
-  byId("planner").hidden = latest.planner === null;
-  byId("verdict").textContent = latest.planner?.verdict ?? "";
+  planned(latest.planner[name]);
 }
 
 function chosen(names) {
@@ -85,6 +84,34 @@ function tiles(upstream) {
     tile.lastChild.className = "under";
   }
   wanted.forEach((words, at) => words.forEach((word, part) => { list.children[at].children[part].textContent = word; }));
+}
+
+// What `kvgate plan fit --live` said last of this upstream, and how long ago.
+function planned(plan) {
+  byId("planner").hidden = plan === undefined;
+  if (plan === undefined) return;
+  byId("verdict").textContent = plan.error ?? plan.verdict;
+  byId("plan-facts").replaceChildren(...(plan.error ? [] : facts(plan)).map((words) => {
+    const item = document.createElement("li");
+    item.textContent = words;
+    return item;
+  }));
+}
+
+function facts(plan) {
+  const now = plan.now === null ? [] : [`as it is now: ${plan.now}, ${share(plan.now_attainment)} in time by a replay`];
+  return [
+    `best: ${plan.best}, ${share(plan.attainment)} in time`,
+    ...now,
+    `bottleneck: ${plan.bottleneck}`,
+    `from ${count(plan.requests)} recorded requests, ${ago(plan.age_s)}`,
+    ...plan.assumed.map((words) => `assumed: ${words}`),
+  ];
+}
+
+function ago(age) {
+  const [size, unit] = [[86400, "days"], [3600, "hours"], [60, "minutes"], [0, "seconds"]].find(([least]) => age >= 2 * least);
+  return `${Math.round(age / (size || 1))} ${unit} ago`;
 }
 
 function mark(id, words, style) {

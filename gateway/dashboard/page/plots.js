@@ -20,7 +20,7 @@ const PLOTS = [
   { title: "Time to first token", write: seconds, lines: percentiles("ttft") },
   { title: "Time per output token", write: seconds, lines: percentiles("tpot") },
   { title: "Requests that missed the SLO per second, by cause", write: count, lines: [
-    { label: "queue", colour: "--b", read: (f) => (f.missed_queue_per_s ?? 0) + (f.missed_tokenise_per_s ?? 0) },
+    { label: "queue, tokenise", colour: "--b", read: (f) => (f.missed_queue_per_s ?? 0) + (f.missed_tokenise_per_s ?? 0) },
     { label: "prefill queue", colour: "--c", dash: [4, 3], read: (f) => f.missed_prefill_queue_per_s },
     { label: "prefill", colour: "--a", read: (f) => f.missed_prefill_per_s },
     { label: "transfer", colour: "--good", dash: [8, 5], read: (f) => f.missed_transfer_per_s },

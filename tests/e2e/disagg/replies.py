@@ -26,13 +26,7 @@ class Reply:
         if self.status != other.status:
             return f"status {other.status}, expected {self.status}: {other.raw[:300]!r}"
         if self.stream is not None and other.stream is not None:
-            for name in ("text", "ends", "shapes"):
-                mine, its = getattr(self.stream, name), getattr(other.stream, name)
-                if mine != its:
-                    return f"{name}: {its!r}, expected {mine!r}"
-            if (self.stream.last == "[DONE]") is not (other.stream.last == "[DONE]"):
-                return f"ends with {other.stream.last!r}, expected {self.stream.last!r}"
-            return ""
+            return self.stream.differs(other.stream)
         if self.content != other.content:
             return f"{other.content!r}, expected {self.content!r}"
         return ""

@@ -150,6 +150,28 @@ def is_ready(gateway: Gateway, switches: Switches) -> bool:
     return trusted and known
 
 
+def comes_back(
+    three: Fleet, url: str, number: int, reference: tuple[int, ...], switches: Switches
+) -> httpx.Headers:
+    """Asks until blocks are loaded, where kvbm is on: a load that takes too long is given up, on a
+    machine that is busy. What is said is the same each time. Returns the last reply's headers."""
+    headers: list[httpx.Headers] = []
+
+    def is_loaded() -> bool:
+        three.push_out()
+        before = three.loaded()
+        said, of_reply = ask(url, number)
+        assert said == reference
+        headers.append(of_reply)
+        return three.loaded() > before
+
+    if switches.kvbm:
+        until(is_loaded, "blocks from kvbm", 60.0)
+    else:
+        assert not is_loaded()
+    return headers[-1]
+
+
 @pytest.mark.parametrize(
     "switches",
     [pytest.param(one, marks=() if one == ALL else pytest.mark.long) for one in EIGHT],
@@ -174,11 +196,7 @@ def test_each_combination_answers_and_reports(
         if switches.kvbm:
             blocks = LOADABLE // BLOCK
             until(lambda: three.daemon.tier("disk")["blocks"] >= blocks, "the stores", 30.0)
-        three.push_out()
-        before = three.loaded()
-        said, headers = ask(url, number)
-        assert said == reference
-        assert (three.loaded() > before) == switches.kvbm
+        headers = comes_back(three, url, number, reference, switches)
         matched = "kvgate_kv_matched_tokens_total"
         lines = [line for line in gateway.metrics().splitlines() if line.startswith(matched)]
         disk = sum(float(line.rpartition(" ")[2]) for line in lines if 'tier="disk"' in line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.conf import load_text
-from gateway.conf.model import Location, Template
+from gateway.conf.model import Location, ServiceLevels, Template
 
 
 def location(in_http: str = "", in_server: str = "", in_location: str = "") -> Location:
@@ -97,3 +97,12 @@ def test_server_settings_come_from_http() -> None:
     assert (first.keepalive_timeout_s, second.keepalive_timeout_s) == (5.0, 6.0)
     assert (first.keepalive_requests, second.keepalive_requests) == (1000, 0)
     assert (first.client_header_timeout_s, first.header_bytes_max) == (1.0, 2048)
+
+
+def test_an_slo_stands_for_all_around_it() -> None:
+    """One line is a whole: what it does not name is not set, whatever the line outside said."""
+    out, here = "slo ttft=2s tpot=50ms e2el=1m;", "slo ttft=500ms;"
+    assert location().slo is None  # the upstream's holds
+    assert location(out).slo == location(out, "", "").slo == ServiceLevels(2.0, 0.05, 60.0)
+    assert location(out, "", here).slo == location("", here).slo == ServiceLevels(0.5)
+    assert location(out, "slo off;").slo == location(out, here, "slo off;").slo == ServiceLevels()

@@ -40,7 +40,7 @@ def test_rates_are_of_the_stretch_between_two_readings() -> None:
     )  # fmt: skip
     made = snapshot(now, before, BOUNDS, [{"at": 1}, {"at": 2}], [{"id": "a"}, {"id": "b"}])
     upstream = made["upstreams"]["u"]
-    assert made["version"] == 1 and made["over_s"] == 10 and made["planner"] is None
+    assert made["version"] == 1 and made["over_s"] == 10 and made["planner"] == {}
     assert upstream["figures"]["completed_per_s"] == 2
     assert upstream["figures"]["ttft_within"] == 1 and upstream["figures"]["goodput_per_s"] == 2
     assert [e["sent_per_s"] for e in upstream["engines"]] == [2, None]  # the second is new

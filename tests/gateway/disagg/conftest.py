@@ -61,7 +61,7 @@ class Stage:
         def still() -> bool:
             engines = self.app.table.groups["sim"].engines
             flying = sum(self.app.table.ledger.in_flight(e.slot) for e in engines)
-            return flying == 0 and not any(e.handing.pending for e in engines)
+            return flying == 0 and not any(e.pending for e in engines)
 
         await kv.until(still, "no request in flight or pending")
         await kv.until(lambda: self.leases() == 0, "no blocks pinned")

@@ -62,10 +62,10 @@ async def test_of_many_in_mid_prefill_those_far_behind_are_ended_at_once(
     for one in asking:
         one.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
-    handing = stage.engine(p).handing
-    await kv.until(lambda: handing.pending == 2, "three legs' end")
+    prefill = stage.engine(p)
+    await kv.until(lambda: prefill.pending == 2, "three legs' end")
     await stage.quiet()
-    assert handing.pending == 0
+    assert prefill.pending == 0
     assert disagg.metric(p, "nixl_num_kv_expired_reqs_total") == 0
 
 

@@ -13,6 +13,9 @@ from harness import kvbm_events
 from harness.kv import LANES, cached, chat, receipt, settled, until
 from harness.kvbm_events import KvbmEvents
 
+from gateway.kv import stores
+from gateway.kv.trust import BLIND
+
 URL = "/v1/chat/completions"
 PUBLISHES = json.dumps(
     {"enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
@@ -128,7 +131,10 @@ async def test_a_receipt_names_the_tier(fleet, store: KvbmEvents) -> None:  # ty
     assert (seen["tier"], seen["matched-tokens"]) == (f"disk={held}", str(held))
 
 
-async def test_a_store_that_is_gone_is_credited_to_nobody(fleet, store: KvbmEvents) -> None:  # type: ignore[no-untyped-def]
+async def test_a_store_that_is_gone_is_credited_to_nobody(  # type: ignore[no-untyped-def]
+    fleet, store: KvbmEvents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "BRIEF_S", 0.0)
     gw = await fleet(reaching=3)
     body = chat(TEXT)
     home, held = await keep(gw, store, body, "disk")
@@ -147,6 +153,16 @@ async def test_a_store_that_is_gone_is_credited_to_nobody(fleet, store: KvbmEven
     await until(forgotten, "the end of its credit")
     assert gw.rows()[home]["kvbm"]["trust"] == "blind"
     assert (await explained(gw, body))[home]["device"] == held
+    # Who is paged for it finds it said, and can have an alarm on it.
+    start = f"kvbm {store.endpoint}: trust in what is known of its blocks: {BLIND} ("
+
+    async def is_said() -> bool:
+        return any(one.startswith(start) for one in caplog.messages)
+
+    await until(is_said, "a line in the log")
+    page = (await gw.admin.get("/metrics")).text
+    line = f'kvgate_kvbm_trust{{engine="{home}",state="blind",upstream="sim"}} 1.0'
+    assert line in page
 
 
 async def test_blocks_that_left_the_store_are_credited_no_more(fleet, store: KvbmEvents) -> None:  # type: ignore[no-untyped-def]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.cli import admin_client
 from gateway.cli.program import main
+from gateway.plan_report import Reports
 
 RECORD = "record {folder}/a.trace secret=env:KVGATE_TEST_SECRET;"
 
@@ -89,13 +91,19 @@ def test_what_is_measured_and_what_assumed(
         )
     )
     location = "location / { proxy_pass http://a; " + RECORD.format(folder=tmp_path) + " }"
-    asked = ["-c", conf(tmp_path, ONE, location)]
+    report = tmp_path / "a.plan"
+    upstream = ONE.replace("}", f" plan_report {report}; }}")
+    asked = ["-c", conf(tmp_path, upstream, location)]
     assert main(["plan", "fit", "--live", "--slo", "ttft=1s,tpot=50ms", *asked]) == 0
     text = capsys.readouterr().out
     assert "as it is now: 1P1D, in time" in text
     assert "measured: engines: 2 of a are up" in text
     assert "measured: KV memory: 4000 tokens of an engine, as engines say" in text
     assert "assumed:  step times: the profile neutral" in text
+    # The dashboard of the gateway is told.
+    shown = Reports().read({"a": str(report)}, time.time())["a"]
+    assert shown["verdict"] == text.splitlines()[0] and shown["now"] == "1P1D"
+    assert shown["age_s"] < 60
 
 
 @pytest.mark.parametrize(
