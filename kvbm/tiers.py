@@ -30,6 +30,7 @@ def open_disk(disk: Disk) -> _core.KvbmDisk:
 
 def open_core(config: Config) -> _core.KvbmCore:
     """The core, recovered and listening. Raises OSError that says what stands in the way."""
+    remote = config.remote
     make_directory(os.path.dirname(config.socket))
     return _core.KvbmCore(
         config.socket,
@@ -43,8 +44,11 @@ def open_core(config: Config) -> _core.KvbmCore:
         connections=config.connections,
         load_s=config.load_timeout_s,
         store_s=config.store_timeout_s,
-        remote_blocks=config.remote.known_blocks if config.remote else 0,
-        upload=config.remote.upload if config.remote else "off",
+        remote_blocks=remote.known_blocks if remote else 0,
+        upload=remote.upload if remote else "off",
+        bundle_bytes=remote.bundle if remote else 0,
+        bundle_below=remote.bundle_below if remote else 0,
+        bundle_s=remote.bundle_wait_s if remote else 0.2,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Final, final
 
+from _typeshed import ReadableBuffer
+
 __all__ = [
     "Applied",
     "Ask",
@@ -22,6 +24,7 @@ __all__ = [
     "KvbmCore",
     "KvbmDisk",
     "KvbmDone",
+    "KvbmErrand",
     "KvbmRemote",
     "Ledger",
     "Limiter",
@@ -854,6 +857,9 @@ class KvbmCore:
         orphan_s: float = 10.0,
         remote_blocks: int = 0,
         upload: str = "off",
+        bundle_bytes: int = 0,
+        bundle_below: int = 0,
+        bundle_s: float = 0.2,
     ) -> KvbmCore: ...
     def remote(self) -> KvbmRemote: ...
     def tune(
@@ -887,15 +893,38 @@ class KvbmCore:
     ) -> tuple[bool, int, list[tuple[str, int, int, bytes, int]]]: ...
 
 @final
+class KvbmErrand:
+    """One request to the object store that kvbm's core wants: fetch, ahead, send, delete, mark."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def fingerprint(self) -> bytes: ...
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def bundle(self) -> bytes | None: ...
+    @property
+    def range(self) -> tuple[int, int] | None: ...
+
+@final
 class KvbmRemote:
     """The remote tier's errands between kvbm's core and whoever talks to the store."""
 
     def errands(
         self, fetches: int, ahead: int, sends: int, patience_s: float
-    ) -> list[tuple[str, int, bytes, bytes]] | None: ...
-    def fetched(self, ticket: int, record: bytes) -> bool: ...
-    def missed(self, ticket: int, absent: bool) -> None: ...
-    def known(self, fingerprint: bytes, keys: Sequence[bytes], there: bool) -> int: ...
+    ) -> list[KvbmErrand] | None: ...
+    def fetched(self, errand: KvbmErrand, data: ReadableBuffer) -> int: ...
+    def missed(self, errand: KvbmErrand, absent: bool) -> None: ...
+    def known(self, fingerprint: bytes, blocks: Sequence[bytes], there: bool) -> int: ...
+    def pack(
+        self, fingerprint: bytes, blocks: Sequence[bytes]
+    ) -> list[tuple[bytes | None, list[bytes], bytes]]: ...
+    def bundled(
+        self, fingerprint: bytes, bundle: bytes, page: ReadableBuffer, size: int
+    ) -> int: ...
+    def unknown(self, fingerprint: bytes, bundles: Sequence[bytes]) -> list[bytes]: ...
+    def dropped(self, fingerprint: bytes, bundle: bytes, blocks: Sequence[bytes]) -> None: ...
     def pause(self, is_paused: bool) -> None: ...
 
 @final

@@ -57,8 +57,10 @@ cdef inline bint named(const char* p, Py_ssize_t start, Py_ssize_t stop, const c
 
 cdef bytes USAGE = b'"usage":'
 # What a prompt's usage is called by chat completions and completions, responses, messages.
-cdef tuple CACHED = (b'"cached_tokens":', b'"cache_read_input_tokens":')
-cdef bytes CREATED_BESIDE = b'"cache_creation_input_tokens":'   # not among the input tokens, where those are counted
+# Beside: not among the input tokens, where those are counted.
+cdef bytes CACHED_BESIDE = b'"cache_read_input_tokens":'
+cdef bytes CREATED_BESIDE = b'"cache_creation_input_tokens":'
+cdef tuple CACHED = (b'"cached_tokens":', CACHED_BESIDE)
 cdef tuple CREATED = (b'"created_cache_tokens":', b'"cache_write_tokens":', CREATED_BESIDE)
 
 
@@ -117,6 +119,8 @@ cdef class Edits:
         if self.cached >= 0:
             for name in CACHED:
                 text = put_number(text, name, self.cached, False, &before)
+                if before >= 0 and name is CACHED_BESIDE:
+                    text = put_number(text, b'"input_tokens":', before - self.cached, True, &before)
         if self.created >= 0:
             for name in CREATED:
                 text = put_number(text, name, self.created, False, &before)

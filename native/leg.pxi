@@ -28,6 +28,7 @@ cdef class Leg(Reply):
     cdef bint engine_keeps
     cdef bint upstream_full
     cdef bint held                 # the sink takes no more for now
+    cdef bint parked               # its owner wants no more for now
     cdef uint64_t written_before
     cdef double total_deadline
     cdef public bytes target
@@ -183,6 +184,8 @@ cdef class Leg(Reply):
             self.t_sent = now_s()
             self._until(self.t_sent, self.plan.first_byte_s)
         self.body = None
+        if self.parked:
+            self.hold()
 
     cdef connect_failed(self, exc):
         if not self.over:
@@ -251,8 +254,13 @@ cdef class Leg(Reply):
             if self.state == L_BODY:
                 self._until(now_s(), 0)     # the silence is the client's
 
+    def park(self, bint on):
+        """Whether the reply is left with the engine for now. Said before start() or after."""
+        self.parked = on
+        self.hold() if on else self.release()
+
     cdef release(self):
-        if self.held:
+        if self.held and not self.parked:
             self.held = False
             if self.conn is not None and not self.conn.lost:
                 self.conn.transport.resume_reading()

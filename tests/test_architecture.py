@@ -71,7 +71,7 @@ RANKS = (
     ("site.fronts",),
     ("legs",),
     PHASES,
-    ("verdict", "ending", "disagg.release", "disagg.alive"),
+    ("verdict", "ending", "disagg.release", "disagg.alive", "disagg.again"),
     ("disagg.fetch",),
     ("disagg.two_legs", "disagg.push"),
     ("exchange", "explain"),

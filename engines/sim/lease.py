@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,11 @@ class Leases:
     """Blocks stay pinned until they are read, released, or their lease runs out; a lease starts
     when the prefill ends and every heartbeat extends it to two thirds of its length from then."""
 
-    def __init__(self, settings: Settings, transfer: TransferSettings, cores: Many[Core]) -> None:
+    def __init__(self, settings: Settings, transfer: TransferSettings, cores: Many[Core],
+                 expired: Callable[[str], None]) -> None:
+        """`expired` is told the ids of prefills whose blocks nobody came for."""
         self._block_size, self._t, self._cores = settings.block_size, transfer, cores
+        self._expired = expired
         self._leases: dict[str, Lease] = {}
 
     def __len__(self) -> int:
@@ -89,6 +93,7 @@ class Leases:
             lease.timer = loop.call_at(lease.expires, self._expire, name)
             return
         lease.core.metrics.add("nixl_num_kv_expired_reqs")
+        self._expired(name)
         self.release(name)
 
 

@@ -41,6 +41,11 @@ class Pushes:
         self._waiting[base] = future
         return await future
 
+    def expired(self, name: str) -> None:
+        """Its lease has ended: who registers from now on waits for another of that id."""
+        if self._ready.get(base_id(name), ("",))[0] == name:
+            del self._ready[base_id(name)]
+
     def clear(self) -> None:
         self._ready.clear()
         for future in self._waiting.values():

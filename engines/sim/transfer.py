@@ -41,9 +41,9 @@ class Transfer:
         self._s: TransferSettings = settings.transfer
         self._settings, self._cores = settings, cores
         self._engine_id = self._s.engine_id
-        self._leases = Leases(settings, self._s, cores)
-        self._peers = Peers(self._fits, self._s.handshake_timeout_s)
         self._pushes = Pushes()
+        self._leases = Leases(settings, self._s, cores, self._pushes.expired)
+        self._peers = Peers(self._fits, self._s.handshake_timeout_s)
         self._needed = _NEEDED_TO_PUSH if self._s.push else _NEEDED
         self._pulls: dict[Sequence, asyncio.Task[None] | None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

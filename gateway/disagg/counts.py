@@ -17,7 +17,7 @@ PREFILL_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SECOND_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 FETCH_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HISTOGRAMS = {"prefill": PREFILL_S, "second": SECOND_S, "fetch": FETCH_S}
-_SUMS = ("tokens", "redone", "apart")
+_SUMS = ("tokens", "redone", "again", "apart")
 
 
 class DisaggCounts:

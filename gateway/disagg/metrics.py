@@ -39,6 +39,10 @@ REDONE = Declared(
     "kvgate_transfers_redone_total", "counter", (),
     "answers that failed before a byte and were made anew from the prefill on",
 )  # fmt: skip
+AGAIN = Declared(
+    "kvgate_prefills_asked_again_total", "counter", (),
+    "prefills asked for once more, as a decode engine waited for blocks that were to be pushed",
+)  # fmt: skip
 APART = Declared(
     "kvgate_transfer_pairs_barred_total", "counter", (),
     "times that a decode engine could not fetch from a prefill engine, and the two were kept apart",
@@ -81,7 +85,8 @@ class DisaggCollector(Collector):
             add(made, DECIDED, (why,), count(f"why/{why}"))
         for end in ENDS:
             add(made, TRANSFERS, (end,), count(f"end/{end}"))
-        for metric, name in ((TOKENS, "tokens"), (REDONE, "redone"), (APART, "apart")):
+        sums = ((TOKENS, "tokens"), (REDONE, "redone"), (AGAIN, "again"), (APART, "apart"))
+        for metric, name in sums:
             add(made, metric, (), count(name))
         add(made, PENDING, (), count("pending"))
         for metric, name in ((PREFILL, "prefill"), (SECOND, "second"), (FETCH, "fetch")):

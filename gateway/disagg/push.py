@@ -4,12 +4,14 @@ Both match the request by its id, so the decode leg needs nothing of the prefill
 what the engine is called, which an earlier reply has told. Until one has, and where an engine has
 another name than before, the legs follow one another, as with pull.
 
-What the usage of the answer says of caches is the prefill engine's word, as far as that comes
-before the usage does.
+What the usage of the answer says of caches is the prefill engine's word, so the answer is not read
+before that has come. It comes a moment before the answer can begin, or after.
 
 Once the decode engine may wait for it the prefill must end: blocks that wait for one that never
 comes are not freed by vLLM, not even when their request is aborted. So it goes on whatever becomes
-of the other leg.
+of the other leg. And where the decode engine waits still when the prefill's lease is nearly over,
+the prefill is asked for again (`again`), AGAIN_MAX times; then the decode engine computes the
+prompt itself.
 
 Invariant: a prefill that ends when no decode engine was asked, and none will be, is let go.
 """
@@ -24,32 +26,38 @@ from typing import TYPE_CHECKING
 
 from engines.vllm import handoff
 from engines.vllm.handoff import Handed, Peer
+from gateway.disagg import again
 from gateway.disagg.fetch import LOST
 from gateway.disagg.release import take
+from gateway.disagg.transfer import margin
 from gateway.disagg.two_legs import TwoLegs
 from native.relay import Edits
 
 if TYPE_CHECKING:
+    from gateway.disagg.again import Busy
     from gateway.fleet.engine import Engine
     from native.relay import Leg
 
 APART = "peer_failed"  # why a decode leg is ended: the other one failed
+AGAIN_MAX = 2  # times that a prefill is asked for again, for one answer
 
 
 class Pushed(TwoLegs):
-    __slots__ = ("_edits", "_got", "_then", "_timer", "_told")
+    __slots__ = ("_again", "_edits", "_got", "_then", "_timer", "_told")
 
+    _again: int  # how often the prefill was asked for again
     _edits: Edits | None  # of the reply: what its usage shall say, the prefill's reply tells
 
     _got: Handed | None  # what the prefill's reply handed over
     _told: Peer | None  # what the decode engine was told; None = the legs follow one another
-    _timer: asyncio.TimerHandle | None  # until the decode engine is not waited for
+    _timer: asyncio.TimerHandle | None  # until it is looked whether the decode engine waits still
     _then: Callable[[], None] | None  # once the decode leg has ended
 
     def begin(self, engine: Engine) -> None:
         kv = self._ctx.kv
         assert kv is not None and kv.prefill is not None
         self._then = self._edits = self._got = self._timer = None
+        self._again = 0
         self._told = engine.team.engines[kv.prefill.place].handing.peer
         if self._told is None:
             super().begin(engine)
@@ -70,8 +78,18 @@ class Pushed(TwoLegs):
 
     def follow(self, leg: Leg) -> None:
         super().follow(leg)
-        if self._told is not None and self.transfer.state == "taken":
-            leg.edits = self._edits = (leg.edits or Edits()).with_usage(-1, -1)
+        first = self.leg
+        if self.transfer.state != "taken" or first is None:
+            return
+        self._unwatch()  # who comes too late is written nothing, and nothing wrong
+        if self._told is not None:
+            counts = max(first.cached_tokens, 0), first.created_tokens
+            counts = counts if first.t_end else (-1, -1)
+            leg.edits = self._edits = (leg.edits or Edits()).with_usage(*counts)
+        if first.t_end:
+            self._wait(leg)
+        else:
+            leg.park(True)
 
     def _ended(self, leg: Leg) -> None:
         if self._told is None:
@@ -81,6 +99,8 @@ class Pushed(TwoLegs):
         if handed is not None and self._edits is not None:
             self._edits.count(max(leg.cached_tokens, 0), leg.created_tokens)
         answer, self._got = self._ctx.leg, handed
+        if answer is not None:
+            answer.park(False)
         if self.transfer.state == "held" and self._owner.over:
             self._release(self.decode)
         elif self.transfer.state != "taken" or answer is None or answer is leg:
@@ -90,17 +110,65 @@ class Pushed(TwoLegs):
         elif handed.peer != self._told:
             self._stop(answer, partial(self._follow_up, handed))
         elif not answer.t_end:
-            assert self._ctx.group is not None
-            patience_s = self._ctx.group.conf.disaggregation.lease_s
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(patience_s, self._waited, answer)
+            self._wait(answer)
 
-    def _waited(self, answer: Leg) -> None:
-        """The blocks were written a lease ago. Seen on vLLM 0.32: an engine without other work that
-        does not hear of it, and waits for ever; it computes the prompt itself then."""
+    # ---- a decode engine that waits too long ----
+
+    def _wait(self, answer: Leg) -> None:
+        """The prefill engine keeps the blocks for a lease from now on."""
+        assert self._ctx.group is not None
+        lease_s = self._ctx.group.conf.disaggregation.lease_s
+        self._unwait()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(lease_s - margin(lease_s), self._late, answer)
+
+    def _unwait(self) -> None:
+        if self._timer is not None:  # it would keep the request for a lease
+            self._timer.cancel()
+            self._timer = None
+
+    def _waits(self, answer: Leg) -> bool:
+        """Whether nothing has been heard of it. One that is no stream may be half made."""
         heard = answer.t_first if answer.sse else answer.t_head
-        if answer is self._ctx.leg and not heard and not answer.t_end:
-            self._stop(answer, partial(self._alone, "expired"))
+        return answer is self._ctx.leg and not heard and not answer.t_end
+
+    def _late(self, answer: Leg) -> None:
+        self._timer = None
+        if self._waits(answer):
+            again.look(self._ctx, self.decode, partial(self._looked, answer))
+
+    def _looked(self, answer: Leg, busy: Busy | None) -> None:
+        """What the engine said of itself. Nothing: it stands still, and may go on."""
+        if not self._waits(answer):
+            return
+        if busy is None or not (busy.waits or not busy.runs):
+            self._wait(answer)
+            return
+        if self._again == AGAIN_MAX:
+            if answer.sse or not busy.runs:
+                self._apart(self.decode)
+                self._stop(answer, partial(self._alone, "expired"))
+            else:  # it may be another one that waits
+                self._wait(answer)
+            return
+        self._again += 1
+        self._pipeline.decisions.two.add("again")
+        assert self._ctx.group is not None
+        lease_s = self._ctx.group.conf.disaggregation.lease_s
+        first = self.transfer.prefill
+        then = partial(self._asked_again, answer, busy)
+        again.prefill_again(self._ctx, first, self.leg_id, self._name, lease_s, then)
+
+    def _asked_again(self, answer: Leg, busy: Busy, leg: Leg) -> None:
+        if not self._waits(answer):
+            return
+        done = leg.error is None and leg.status == 200
+        handed = handoff.read(leg.reply or b"", -1, -1) if done else None
+        if handed is None or (self._told is not None and handed.peer != self._told):
+            self._again = AGAIN_MAX  # it cannot write, or not there
+            self._looked(answer, busy)
+        else:
+            self._wait(answer)
 
     def _stop(self, answer: Leg, then: Callable[[], None]) -> None:
         """The decode engine waits for what will not come."""
@@ -122,9 +190,7 @@ class Pushed(TwoLegs):
 
     def answered(self, leg: Leg) -> bool:
         super().answered(leg)
-        if self._timer is not None:  # it would keep the request for a lease
-            self._timer.cancel()
-            self._timer = None
+        self._unwait()
         first, then = self.leg, self._then
         if leg.error == APART and then is not None:
             self._then = None

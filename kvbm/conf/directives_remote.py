@@ -74,6 +74,21 @@ DIRECTIVES = (
         example="upload all;",
     ),
     Directive(
+        "bundle",
+        ("remote",),
+        (Arg("size", "size", 64 << 10, 64 << 20, choices=("off",)),),
+        (Param("below", Arg("size", "size", 1)), Param("wait", Arg("time", "time", 0.001, 60))),
+        default="4m below=256k wait=200ms",
+        reload="restart",
+        doc="Small blocks are sent as one object of at most this size, up to 124 of them.",
+        note="What is no larger than `below` waits at most `wait` for others. What of a bundle is "
+        "wanted at the same time is fetched at once. Machines that bundle the same blocks in "
+        "another way store them twice. `off`: each block is an object; bundles of others are still "
+        "read.",
+        example="bundle 8m below=512k;",
+        see=("upload", "concurrency"),
+    ),
+    Directive(
         "timeout",
         ("remote",),
         (Arg("time", "time", 0.05, 300),),
@@ -91,7 +106,8 @@ DIRECTIVES = (
         default="16",
         reload="restart",
         doc="Requests to the store at once; half as many for sending.",
-        note="Each holds a block in memory.",
+        note="Each holds a block, or a bundle of small ones, in memory, and so do as many that are "
+        "being verified.",
         example="concurrency 32;",
     ),
     Directive(
@@ -115,7 +131,7 @@ DIRECTIVES = (
         default="60s",
         reload="restart",
         doc="How often it is asked what other machines have sent.",
-        note="A listing of a thousand blocks is one request.",
+        note="A listing of a thousand objects is one request; each bundle that is new is one more.",
         example="refresh 5m;",
     ),
     Directive(
@@ -125,7 +141,7 @@ DIRECTIVES = (
         default="4194304",
         reload="restart",
         doc="How many blocks of the store are known at most; the rest are misses.",
-        note="About 50 bytes each.",
+        note="About 60 bytes each.",
         example="known_blocks 1000000;",
     ),
 )

@@ -53,7 +53,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """`slow_s` and `refresh_s`: 0 = off."""
+    """`slow_s`, `refresh_s` and `bundle`: 0 = off."""
 
     url: str
     endpoint: str = ""
@@ -61,6 +61,9 @@ class Remote:
     access_key: str = ""
     secret_key: str = ""
     upload: str = "reuse"
+    bundle: int = 0
+    bundle_below: int = 0
+    bundle_wait_s: float = 0.2
     timeout_s: float = 2.0
     concurrency: int = 16
     failures: int = 5

@@ -96,7 +96,8 @@ def resolve_remote(root: Node, setting: Setting) -> Remote | None:
         hint = "blocks are sent from there, and come back there"
         setting.report.error(block.name, '"remote" needs "disk" or "host"', hint)
     endpoint, region, breaker = (block.one(n) for n in ("endpoint", "region", "breaker"))
-    refresh = _value(block, "refresh")
+    refresh, bundle = (_value(block, n) for n in ("refresh", "bundle"))
+    bundled = block.one("bundle")
     return Remote(
         url=url,
         endpoint=endpoint.get("url") if endpoint else "",
@@ -104,6 +105,9 @@ def resolve_remote(root: Node, setting: Setting) -> Remote | None:
         access_key=secret(block.one("access_key"), "key", setting),
         secret_key=secret(block.one("secret_key"), "key", setting),
         upload=_value(block, "upload"),
+        bundle=0 if bundle == "off" else bundle,
+        bundle_below=(bundled.get("below") if bundled else None) or 256 << 10,
+        bundle_wait_s=(bundled.get("wait") if bundled else None) or 0.2,
         timeout_s=_value(block, "timeout"),
         concurrency=_value(block, "concurrency"),
         failures=_value(block, "breaker"),

@@ -1,8 +1,8 @@
 """Runs the errands between the core and the store, on a thread and an event loop of its own.
 
-Invariants: at most `concurrency` fetches and half as many sends are under way; each errand is
-reported on exactly once; while the breaker is open nothing is asked of the store, and its blocks
-are misses.
+Invariants: at most `concurrency` fetches and half as many sends are under way, and as many fetches
+again have been begun or are being verified; each errand is reported on exactly once; while the
+breaker is open nothing is asked of the store, and its blocks are misses.
 """
 
 from __future__ import annotations
@@ -13,33 +13,24 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from gateway.log_lines import NOTICE
 from kvbm.conf.model import Remote
 from kvbm.logs import Seldom, log
 from kvbm.remote import StoreError, layout
 from kvbm.remote.breaker import Breaker
+from kvbm.remote.counts import Counts
 from kvbm.remote.room import Room
-from kvbm.remote.store import Store
+from kvbm.remote.store import Bytes, Store
+from kvbm.remote.survey import Survey
+from kvbm.remote.writer import Writer
 from native import _core
 
 PATIENCE_S = 0.1  # how long a look for errands waits
 LOOK_S = 1.0  # how often it is looked whether engines have named another namespace
 AGAIN_MAX = 4096  # sends that failed and are tried again
-TRIES_MAX = 8  # of one block; while the store is away one block at a time is tried
-Errand = tuple[str, int, bytes, bytes]
-
-
-@dataclass(slots=True)
-class Counts:
-    sent: int = 0
-    sent_bytes: int = 0
-    deduped: int = 0
-    send_failed: int = 0
-    deleted: int = 0
-    listed: int = 0
-    opened: int = 0  # times the breaker opened
+TRIES_MAX = 8  # of one send; while the store is away one at a time is tried
+Errand = _core.KvbmErrand
 
 
 class Courier:
@@ -54,9 +45,11 @@ class Courier:
         self._paused = False
         self._seldom = Seldom()
         self._counts = Counts()
-        self._again: deque[Errand] = deque(maxlen=AGAIN_MAX)
+        self._again: deque[tuple[Errand, int]] = deque(maxlen=AGAIN_MAX)
         self._listed: dict[bytes, float] = {}
         self._threads = ThreadPoolExecutor(8, "kvbm-courier")
+        here = (self._store, self._door, self._threads, self._counts)
+        self._writer, self._survey = Writer(*here), Survey(*here)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._begun = threading.Event()
@@ -83,6 +76,9 @@ class Courier:
         return {
             "remote_sent": counts.sent,
             "remote_sent_bytes": counts.sent_bytes,
+            "remote_bundles_sent": counts.bundles,
+            "remote_bundled": counts.bundled,
+            "remote_bundles_bad": counts.bad_bundles,
             "remote_deduped": counts.deduped,
             "remote_send_failed": counts.send_failed,
             "remote_deleted": counts.deleted,
@@ -151,6 +147,10 @@ class Courier:
     # ---- errands
 
     async def _take(self, fetches: int, ahead: int, sends: int) -> list[Errand] | None:
+        # Without a wait there is no hand-over between threads while places are free.
+        errands = self._door.errands(fetches, ahead, sends, 0.0)
+        if errands is None or errands:
+            return errands
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._threads, self._door.errands, fetches, ahead, sends, PATIENCE_S
@@ -158,7 +158,8 @@ class Courier:
 
     async def _fetches(self, group: asyncio.TaskGroup) -> None:
         most, ahead_most = self._options.concurrency, max(1, self._options.concurrency // 4)
-        room, ahead = Room(most), Room(ahead_most)
+        room, ahead = Room(2 * most), Room(ahead_most)
+        requests = asyncio.Semaphore(most)
         while True:
             await room.wait()
             free = room.free
@@ -166,8 +167,8 @@ class Courier:
             if errands is None:
                 return
             for errand in errands:
-                mine = ahead if errand[0] == "ahead" else room
-                group.create_task(mine.hold(self._fetch(errand)))
+                mine = ahead if errand.kind == "ahead" else room
+                group.create_task(mine.hold(self._fetch(errand, requests)))
 
     async def _sends(self, group: asyncio.TaskGroup) -> None:
         room = Room(max(1, self._options.concurrency // 2))
@@ -175,69 +176,62 @@ class Courier:
             await room.wait()
             while self._follow():
                 await asyncio.sleep(PATIENCE_S)
-            errands: list[Errand] | None
+            tried: list[tuple[Errand, int]]
             if self._again:
-                errands = [self._again.popleft()]
+                tried = [self._again.popleft()]
             else:
                 errands = await self._take(0, 0, room.free)
-            if errands is None:
-                return
-            for errand in errands:
-                work = self._delete if errand[0] == "delete" else self._send
-                group.create_task(room.hold(work(errand)))
+                if errands is None:
+                    return
+                tried = [(errand, 0) for errand in errands]
+            for errand, tries in tried:
+                group.create_task(room.hold(self._write(errand, tries)))
 
-    async def _fetch(self, errand: Errand) -> None:
-        _, ticket, fingerprint, key = errand
-        if self._follow():
-            self._door.missed(ticket, False)
-            return
-        began = time.monotonic()
+    async def _fetch(self, errand: Errand, requests: asyncio.Semaphore) -> None:
         try:
-            record = await self._store.get(layout.block(fingerprint, key))
+            async with requests:
+                if self._follow():
+                    self._door.missed(errand, False)
+                    return
+                began = time.monotonic()
+                data = await self._get(errand)
+                self._answered(time.monotonic() - began)
         except StoreError as error:
-            self._door.missed(ticket, False)
+            self._door.missed(errand, False)
             self._failed(str(error))
             return
-        self._answered(time.monotonic() - began)
-        if record is None:
-            self._door.missed(ticket, True)
-        elif not self._door.fetched(ticket, record):
-            self._seldom.warn("damaged", "remote: a damaged object was deleted")
+        if data is None:
+            self._door.missed(errand, True)
+            return
+        await asyncio.sleep(0)  # the next request goes out before this one's blocks are verified
+        if errand.bundle is None:
+            bad = self._door.fetched(errand, data)
+        else:
+            # Many blocks to verify: requests go on meanwhile.
+            loop, fetched = asyncio.get_running_loop(), self._door.fetched
+            bad = await loop.run_in_executor(self._threads, fetched, errand, data)
+        if bad:
+            self._seldom.warn("damaged", "remote: damaged blocks were deleted")
 
-    async def _send(self, errand: Errand) -> None:
-        _, tries, fingerprint, key = errand  # a send has no ticket: its number counts tries
-        loop = asyncio.get_running_loop()
+    async def _get(self, errand: Errand) -> Bytes | None:
+        name, part = errand.bundle, errand.range
+        if name is None or part is None:
+            return await self._store.get(layout.block(errand.fingerprint, errand.keys[0]))
+        return await self._store.get_part(layout.bundle(errand.fingerprint, name), *part)
+
+    async def _write(self, errand: Errand, tries: int) -> None:
+        work = {"send": self._writer.send, "delete": self._writer.delete, "mark": self._writer.mark}
         try:
-            record = await loop.run_in_executor(self._threads, self._core.read, fingerprint, key)
-            if record is None:  # it was evicted or dropped meanwhile
-                return
-            created = await self._store.create(layout.block(fingerprint, key), record)
+            asked = await work[errand.kind](errand)
         except (StoreError, TimeoutError) as error:
-            self._counts.send_failed += 1
-            if tries + 1 < TRIES_MAX:
-                self._again.append(("send", tries + 1, fingerprint, key))
+            if errand.kind == "send":
+                self._counts.send_failed += len(errand.keys)
+                if tries + 1 < TRIES_MAX:
+                    self._again.append((errand, tries + 1))
             self._failed(str(error))
             return
-        self._answered()
-        self._counts.sent += created
-        self._counts.sent_bytes += len(record) if created else 0
-        self._counts.deduped += not created
-        await self._known(fingerprint, [key])
-
-    async def _delete(self, errand: Errand) -> None:
-        _, _, fingerprint, key = errand
-        try:
-            await self._store.delete(layout.block(fingerprint, key))
-        except StoreError as error:
-            self._failed(str(error))
-            return
-        self._counts.deleted += 1
-        self._answered()
-
-    async def _known(self, fingerprint: bytes, keys: list[bytes]) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(TimeoutError):
-            await loop.run_in_executor(self._threads, self._door.known, fingerprint, keys, True)
+        if asked:
+            self._answered()
 
     # ---- what others have sent
 
@@ -260,10 +254,7 @@ class Courier:
         try:
             if last is None and self._options.upload != "off":
                 await self._store.create(layout.description(fingerprint), descriptor)
-            async for names in self._store.names(layout.folder(fingerprint)):
-                keys = [key for name in names if (key := layout.key(name)) is not None]
-                self._counts.listed += len(keys)
-                await self._known(fingerprint, keys)
+            await self._survey.refresh(fingerprint)
         except StoreError as error:
             self._failed(str(error))
             return

@@ -8,6 +8,7 @@ Invariant: no call takes longer than the configured timeout, and none but `Store
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ LIST_CHUNK = 1000
 OBJECT_MAX = (64 << 20) + 2 * 4096
 TIDY_MAX = 200  # characters of a store's own words that are kept
 T = TypeVar("T")
+Bytes = bytes | obstore.Bytes  # what an answer came in is handed on as it is
 
 
 class Store:
@@ -31,14 +33,35 @@ class Store:
         self._timeout_s = remote.timeout_s
         self._store: Any = _open(remote)
 
-    async def get(self, path: str) -> bytes | None:
+    async def get(self, path: str) -> Bytes | None:
         """The object, None where there is none."""
 
-        async def work() -> bytes | None:
+        async def work() -> Bytes:
             found = await obstore.get_async(self._store, path)
             if found.meta["size"] > OBJECT_MAX:
                 return b""
-            return bytes(await found.bytes_async())
+            return await found.bytes_async()
+
+        try:
+            return await self._within(work())
+        except (FileNotFoundError, NotFoundError):
+            return None
+
+    async def get_part(self, path: str, begin: int, end: int) -> Bytes | None:
+        """Those bytes of an object, fewer where it is shorter; None: there is none."""
+
+        async def work() -> Bytes:
+            try:
+                span: Any = {"range": (begin, end)}
+                found = await obstore.get_async(self._store, path, options=span)
+                return await found.bytes_async()
+            except (FileNotFoundError, NotFoundError):
+                raise
+            except BaseError:
+                # A range behind the end is refused: the object is at fault then, not the store.
+                if (await obstore.head_async(self._store, path))["size"] >= end:
+                    raise
+                return b""
 
         try:
             return await self._within(work())
@@ -55,14 +78,13 @@ class Store:
             raise StoreError("there is no such bucket or directory") from None
         return True
 
-    async def delete(self, path: str) -> None:
-        try:
-            await self._within(obstore.delete_async(self._store, path))
-        except (FileNotFoundError, NotFoundError):
-            return
+    async def delete(self, *paths: str) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotFoundError):
+                await self._within(obstore.delete_async(self._store, path))
 
-    async def names(self, folder: str) -> AsyncIterator[list[str]]:
-        """Paths of all objects below a folder, some at a time."""
+    async def names(self, folder: str) -> AsyncIterator[list[tuple[str, int]]]:
+        """(path, bytes) of all objects below a folder, some at a time."""
         stream = obstore.list(self._store, prefix=folder, chunk_size=LIST_CHUNK)
         while True:
             try:
@@ -71,7 +93,7 @@ class Store:
                 return
             if chunk is None:
                 return
-            yield [row["path"] for row in chunk]
+            yield [(row["path"], row["size"]) for row in chunk]
 
     async def probe(self) -> None:
         """Writes, reads and deletes an object: no less tells of a missing bucket, or right. Raises
@@ -79,7 +101,7 @@ class Store:
         """
         path = f"{layout.PROBE}-{os.urandom(8).hex()}"
         await self.create(path, b"kvbm")
-        if await self.get(path) != b"kvbm":
+        if bytes(await self.get(path) or b"") != b"kvbm":
             raise StoreError("what was written is not what is read")
         await self.delete(path)
 

@@ -98,7 +98,7 @@ mod _core {
     #[pymodule_export]
     use crate::py_kvbm_done::KvbmDone;
     #[pymodule_export]
-    use crate::py_kvbm_remote::KvbmRemote;
+    use crate::py_kvbm_remote::{KvbmErrand, KvbmRemote};
     #[pymodule_export]
     use crate::py_ledger::{EngineLoad, Ledger};
     #[pymodule_export]

@@ -17,11 +17,11 @@ use crate::kvbm::namespace::KeyMaker;
 use crate::kvbm::options::{DiskOptions, IoKind};
 use crate::kvbm::points::Points;
 use crate::kvbm::record::{Fingerprint, Key};
-use crate::kvbm::remote::{RemoteOptions, Upload};
+use crate::kvbm::remote::{Bundling, RemoteOptions, Upload};
 use crate::py_kvbm_remote::KvbmRemote;
 use crate::py_shared::value_error;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an operator says about the disk tier; 0 stands for the default that suits the capacity.
 #[pyclass(frozen, module = "native._core")]
@@ -152,6 +152,10 @@ pub(crate) fn key(bytes: &[u8]) -> PyResult<Key> {
     key.map_err(|_| value_error(format!("a key has 32 bytes, not {}", bytes.len())))
 }
 
+pub(crate) fn keys(all: &[Vec<u8>]) -> PyResult<Vec<Key>> {
+    all.iter().map(|bytes| key(bytes)).collect()
+}
+
 type Block<'py> = (u16, Bound<'py, PyBytes>, u32, u8);
 type Change<'py> = (&'static str, u8, u16, Bound<'py, PyBytes>, u32);
 type Namespace<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
@@ -164,11 +168,13 @@ impl KvbmCore {
     /// `table_blocks` is the room of the table that clients look things up in (0: by the capacities).
     /// Slots of a client that lives and has lost its connection are kept for `orphan_s`. With
     /// `remote_blocks` there is a remote tier of which so many blocks are known at most; `upload` (off, reuse,
-    /// all) says what is sent there; see `remote`.
+    /// all) says what is sent there; see `remote`. Blocks of at most `bundle_below` bytes are sent in bundles of
+    /// at most `bundle_bytes` (0: alone), for which they wait at most `bundle_s`.
     #[new]
     #[pyo3(signature = (socket, *, disk=None, host_bytes=0, spill=false, table_blocks=0,
         socket_mode=0o600, allow_uids=Vec::new(), token=Vec::new(),
-        connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0, remote_blocks=0, upload="off"))]
+        connections=256, load_s=2.0, store_s=10.0, orphan_s=10.0, remote_blocks=0, upload="off",
+        bundle_bytes=0, bundle_below=0, bundle_s=0.2))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -186,9 +192,14 @@ impl KvbmCore {
         orphan_s: f64,
         remote_blocks: usize,
         upload: &str,
+        bundle_bytes: u64,
+        bundle_below: u32,
+        bundle_s: f64,
     ) -> PyResult<Self> {
-        let remote = (remote_blocks > 0)
-            .then_some(RemoteOptions { known_max: remote_blocks, upload: upload_of(upload)? });
+        let wait_us = micros("bundle_s", bundle_s)?;
+        let bundling = Bundling { bytes: bundle_bytes, below: bundle_below, wait_us };
+        let (known_max, upload) = (remote_blocks, upload_of(upload)?);
+        let remote = (known_max > 0).then_some(RemoteOptions { known_max, upload, bundling });
         let mut disk = disk.map(|disk| disk.options.clone());
         if let (Some(disk), Some(remote)) = (&mut disk, &remote) {
             disk.tells_use = remote.upload == Upload::Reuse;
@@ -244,7 +255,7 @@ impl KvbmCore {
         block_bytes: u32,
     ) -> PyResult<usize> {
         let namespace = print(fingerprint)?;
-        let keys = keys.iter().map(|bytes| key(bytes)).collect::<PyResult<Vec<_>>>()?;
+        let keys = self::keys(&keys)?;
         self.ask(py, |reply| Command::Hint { namespace, len: block_bytes, keys, reply })
     }
 
@@ -326,7 +337,7 @@ impl KvbmCore {
     /// after a crash.
     fn drop(&self, py: Python<'_>, fingerprint: &[u8], keys: Vec<Vec<u8>>) -> PyResult<u64> {
         let namespace = print(fingerprint)?;
-        let keys = keys.iter().map(|bytes| key(bytes)).collect::<PyResult<Vec<_>>>()?;
+        let keys = self::keys(&keys)?;
         self.ask(py, |reply| Command::Drop { namespace, keys, reply })
     }
 

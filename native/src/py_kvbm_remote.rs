@@ -1,16 +1,116 @@
 //! The remote tier's door: whoever talks to the store takes errands here and reports what came of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 
+use crate::kvbm::bundle::{start, Head, Name, BLOCKS_MAX};
 use crate::kvbm::commands::Command;
 use crate::kvbm::core::Core;
-use crate::kvbm::remote::{Fetched, Kind, Miss, Room};
-use crate::py_kvbm::{ask, key, print};
+use crate::kvbm::record::{Damage, Fingerprint, Key, PAGE};
+use crate::kvbm::remote::{Errand, Fetched, Kind, Miss, Room};
+use crate::kvbm::view::{Held, View};
+use crate::py_kvbm::{ask, keys, print, PATIENCE};
 use crate::py_shared::value_error;
+
+/// What a Python object's buffer gives. The memoryview keeps it where it is; it is dropped by whichever
+/// thread has done with it, and freed when a thread has the interpreter's lock again.
+struct Buffered {
+    at: *const u8,
+    len: usize,
+    _open: Py<PyMemoryView>,
+}
+
+// The bytes are read-only, and stay while the memoryview does.
+unsafe impl Send for Buffered {}
+unsafe impl Sync for Buffered {}
+
+impl Held for Buffered {
+    fn bytes(&self) -> &[u8] {
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
+    let open = PyMemoryView::from(object)?;
+    let buffer = PyBuffer::<u8>::get(&open)?;
+    if !buffer.readonly() || !buffer.is_c_contiguous() || buffer.len_bytes() == 0 {
+        return Ok(View::of(buffer.to_vec(object.py())?));
+    }
+    let (at, len) = (buffer.buf_ptr().cast::<u8>().cast_const(), buffer.len_bytes());
+    Ok(View::of(Buffered { at, len, _open: open.unbind() }))
+}
+
+/// One request to the object store: fetch | ahead | send | delete | mark.
+#[pyclass(frozen, module = "native._core")]
+pub struct KvbmErrand {
+    errand: Errand,
+}
+
+#[pymethods]
+impl KvbmErrand {
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.errand.kind {
+            Kind::Fetch => "fetch",
+            Kind::Ahead => "ahead",
+            Kind::Send => "send",
+            Kind::Delete => "delete",
+            Kind::Mark => "mark",
+        }
+    }
+
+    #[getter]
+    fn fingerprint<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.errand.namespace)
+    }
+
+    /// Of its blocks; none where a whole bundle is to be deleted.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.errand.pieces.iter().map(|piece| PyBytes::new(py, &piece.key)).collect()
+    }
+
+    /// The bundle it is about; None: blocks that lie alone, or are not there yet.
+    #[getter]
+    fn bundle<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.errand.bundle.map(|bundle| PyBytes::new(py, &bundle.name))
+    }
+
+    /// (from, to) of the bundle's bytes that hold its blocks.
+    #[getter]
+    fn range(&self) -> Option<(u64, u64)> {
+        self.errand.range()
+    }
+}
+
+impl KvbmErrand {
+    /// Each block's record out of what a request brought.
+    fn records(&self, data: &View) -> Vec<(u64, Result<Fetched, Miss>)> {
+        let from = self.errand.range().map(|(from, _)| from);
+        let record = |slot: u8| match (from, self.errand.bundle) {
+            (Some(from), Some(bundle)) => {
+                let at = start(bundle.record_bytes, slot.into()) - from;
+                data.part(at as usize, bundle.record_bytes as usize)
+            }
+            _ => Some(data.clone()),
+        };
+        let pieces = self.errand.pieces.iter();
+        let each = pieces.map(|piece| {
+            let record = record(piece.slot).ok_or(Damage::Short);
+            (piece.ticket, record.and_then(|record| Fetched::of(&record)).map_err(Miss::Damaged))
+        });
+        each.collect()
+    }
+}
+
+/// (bundle's name, None for a block alone; keys; the object's bytes)
+type Parcel<'py> = (Option<Bound<'py, PyBytes>>, Vec<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
 /// Errands between the core and a store. Calls may come from any thread, without the interpreter's lock.
 #[pyclass(frozen, module = "native._core")]
@@ -18,55 +118,56 @@ pub struct KvbmRemote {
     pub(crate) core: Arc<Core>,
 }
 
-type Errand<'py> = (&'static str, u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+fn name(bytes: &[u8]) -> PyResult<Name> {
+    let name = bytes.try_into();
+    name.map_err(|_| value_error(format!("a bundle's name has 32 bytes, not {}", bytes.len())))
+}
 
 #[pymethods]
 impl KvbmRemote {
-    /// Waits for errands, at most `patience_s`: (fetch | ahead | send | delete, ticket, fingerprint, key) of
-    /// each, what somebody waits for first; of each kind at most so many. None: the core has ended.
-    fn errands<'py>(
+    /// Waits for errands, at most `patience_s`: what somebody waits for first; of each kind at most so many.
+    /// None: the core has ended.
+    fn errands(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         fetches: usize,
         ahead: usize,
         sends: usize,
         patience_s: f64,
-    ) -> PyResult<Option<Vec<Errand<'py>>>> {
+    ) -> PyResult<Option<Vec<KvbmErrand>>> {
         if !(0.0..=3600.0).contains(&patience_s) {
             return Err(value_error(format!("a patience of 0 to 3600 s, not {patience_s}")));
         }
         let room = Room { fetches, ahead, sends };
         let patience = Duration::from_secs_f64(patience_s);
-        let Some(errands) = py.detach(|| self.core.desk().take(room, patience)) else {
-            return Ok(None);
-        };
-        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
-        let each = errands.iter().map(|errand| {
-            let kind = match errand.kind {
-                Kind::Fetch => "fetch",
-                Kind::Ahead => "ahead",
-                Kind::Send => "send",
-                Kind::Delete => "delete",
-            };
-            (kind, errand.ticket, bytes(&errand.namespace), bytes(&errand.key))
-        });
-        Ok(Some(each.collect()))
+        let errands = py.detach(|| self.core.desk().take(room, patience));
+        let each = |errand| KvbmErrand { errand };
+        Ok(errands.map(|errands| errands.into_iter().map(each).collect()))
     }
 
-    /// A fetch brought a record, which is verified here. False: it is not what was written.
-    fn fetched(&self, py: Python<'_>, ticket: u64, record: &[u8]) -> bool {
-        py.detach(|| {
-            let result = Fetched::of(record).map_err(Miss::Damaged);
-            let good = result.is_ok();
-            self.core.tell(Command::RemoteEnded { ticket, result });
-            good
-        })
+    /// A fetch brought an object, or the errand's range of a bundle; each block is verified here. How many
+    /// are not what was written. `data` offers its bytes read-only (bytes, obstore's Bytes); it is held, not
+    /// copied.
+    fn fetched(
+        &self,
+        py: Python<'_>,
+        errand: &KvbmErrand,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let data = view(data)?;
+        Ok(py.detach(|| {
+            let blocks = errand.records(&data);
+            let bad = blocks.iter().filter(|(_, result)| result.is_err()).count();
+            self.core.tell(Command::RemoteEnded(blocks));
+            bad
+        }))
     }
 
     /// A fetch brought nothing: the store has no such object (`absent`), or does not answer.
-    fn missed(&self, ticket: u64, absent: bool) {
-        let miss = if absent { Miss::Absent } else { Miss::Failed };
-        self.core.tell(Command::RemoteEnded { ticket, result: Err(miss) });
+    fn missed(&self, errand: &KvbmErrand, absent: bool) {
+        let miss = || Err(if absent { Miss::Absent } else { Miss::Failed });
+        let blocks = errand.errand.pieces.iter().map(|piece| (piece.ticket, miss()));
+        self.core.tell(Command::RemoteEnded(blocks.collect()));
     }
 
     /// Blocks are in the store, or not any more; how many of them were news. A namespace that no engine has
@@ -75,16 +176,106 @@ impl KvbmRemote {
         &self,
         py: Python<'_>,
         fingerprint: &[u8],
-        keys: Vec<Vec<u8>>,
+        blocks: Vec<Vec<u8>>,
         there: bool,
     ) -> PyResult<usize> {
-        let namespace = print(fingerprint)?;
-        let keys = keys.iter().map(|bytes| key(bytes)).collect::<PyResult<Vec<_>>>()?;
+        let (namespace, keys) = (print(fingerprint)?, keys(&blocks)?);
         ask(&self.core, py, |reply| Command::RemoteKnown { namespace, keys, there, reply })
+    }
+
+    /// Objects to be written for blocks to be sent, (bundle's name or None, keys, bytes) each: bundles of
+    /// those of one size, the others alone. Blocks that are not here any more are left out.
+    fn pack<'py>(
+        &self,
+        py: Python<'py>,
+        fingerprint: &[u8],
+        blocks: Vec<Vec<u8>>,
+    ) -> PyResult<Vec<Parcel<'py>>> {
+        let (namespace, keys) = (print(fingerprint)?, keys(&blocks)?);
+        if keys.len() > BLOCKS_MAX {
+            let len = keys.len();
+            return Err(value_error(format!("a bundle holds {BLOCKS_MAX} blocks, not {len}")));
+        }
+        let asked = keys.iter().map(|&key| move |reply| Command::Read { namespace, key, reply });
+        let found = py
+            .detach(|| self.core.ask_each(asked, PATIENCE))
+            .ok_or_else(|| PyTimeoutError::new_err("the daemon core does not answer"))?;
+        let there = keys.iter().zip(found).filter_map(|(key, record)| Some((*key, record?)));
+        let mut by_size: BTreeMap<usize, Vec<(Key, Vec<u8>)>> = BTreeMap::new();
+        for (key, record) in there {
+            by_size.entry(record.len()).or_default().push((key, record));
+        }
+        by_size.into_values().map(|records| parcel(py, namespace, &records)).collect()
+    }
+
+    /// A bundle is in the store: its name, its first page at least, the object's size. How many of its blocks
+    /// were news; -1: it is not what its name says (another version's is left alone: 0).
+    fn bundled(
+        &self,
+        py: Python<'_>,
+        fingerprint: &[u8],
+        bundle: &[u8],
+        page: &Bound<'_, PyAny>,
+        size: u64,
+    ) -> PyResult<i64> {
+        let (namespace, name, page) = (print(fingerprint)?, name(bundle)?, view(page)?);
+        match Head::decode(&page, size, &name) {
+            Ok(head) if head.namespace == namespace => {
+                let asked = |reply| Command::RemoteBundle { name, head, reply };
+                ask(&self.core, py, asked).map(|news| news as i64)
+            }
+            Err(Damage::Version) => Ok(0),
+            _ => Ok(-1),
+        }
+    }
+
+    /// Those of the bundles that are not known yet.
+    fn unknown<'py>(
+        &self,
+        py: Python<'py>,
+        fingerprint: &[u8],
+        bundles: Vec<Vec<u8>>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let namespace = print(fingerprint)?;
+        let names = bundles.iter().map(|bytes| name(bytes)).collect::<PyResult<Vec<_>>>()?;
+        let found =
+            ask(&self.core, py, |reply| Command::RemoteUnknown { namespace, names, reply })?;
+        Ok(found.iter().map(|name| PyBytes::new(py, name)).collect())
+    }
+
+    /// Blocks of a bundle were dropped, here or elsewhere.
+    fn dropped(&self, fingerprint: &[u8], bundle: &[u8], blocks: Vec<Vec<u8>>) -> PyResult<()> {
+        let (namespace, name, keys) = (print(fingerprint)?, name(bundle)?, keys(&blocks)?);
+        self.core.tell(Command::RemoteMarked { namespace, name, keys });
+        Ok(())
     }
 
     /// The store is left alone for a while (its blocks are misses), or asked again.
     fn pause(&self, is_paused: bool) {
         self.core.tell(Command::RemotePause(is_paused));
     }
+}
+
+/// One object of records of one size; the note and the payload's length are in each.
+fn parcel<'py>(
+    py: Python<'py>,
+    namespace: Fingerprint,
+    records: &[(Key, Vec<u8>)],
+) -> PyResult<Parcel<'py>> {
+    let keys: Vec<Key> = records.iter().map(|(key, _)| *key).collect();
+    let names = keys.iter().map(|key| PyBytes::new(py, key)).collect();
+    if let [(_, record)] = records {
+        return Ok((None, names, PyBytes::new(py, record)));
+    }
+    let record_bytes = records[0].1.len().next_multiple_of(PAGE) as u32;
+    let head = Head { namespace, record_bytes, keys };
+    let data = PyBytes::new_with(py, head.size() as usize, |into| {
+        into[..PAGE].copy_from_slice(&head.encode());
+        for (slot, (_, record)) in records.iter().enumerate() {
+            let at = start(record_bytes, slot) as usize;
+            into[at..at + record.len()].copy_from_slice(record);
+        }
+        Ok(())
+    })?;
+    Ok((Some(PyBytes::new(py, &head.name())), names, data))
 }

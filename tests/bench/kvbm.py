@@ -9,8 +9,11 @@ Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_
 lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
 socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
 recovery_s_per_million, bytes_per_block, host_vs_memcpy (an engine's block into the arena and out of
-it again, against plain copies of the same bytes), where `weed` is installed remote_vs_obstore,
-remote_small_vs_obstore (64 KiB) and the speeds behind them, and where vLLM's environment is
+it again, against plain copies of the same bytes), where `weed` is installed remote_vs_obstore
+(1 MiB), remote_small_vs_obstore (blocks of 64 KiB in bundles, against objects of one block) and
+_alone_, the same without bundles, remote_bundle_vs_obstore (against reading the bundles alone),
+remote_small_send_vs_obstore (writing, by way of the disk) and the speeds behind them, and where
+vLLM's environment is
 ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier) and
 tier_absent_us_per_step (a whole step of vLLM's tiering manager that looks 8 blocks up).
 """

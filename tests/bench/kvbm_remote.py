@@ -1,32 +1,34 @@
 """kvbm's remote tier against bare obstore on the same real S3 server, at equal concurrency.
 
 Interleaved in one run: objects that kvbm sent are read by obstore alone (bytes thrown away), and
-through core, courier and client into an engine's slots, every byte verified. Ratios ours / bare.
+through core, courier and client into an engine's slots, every byte verified. Small blocks are sent
+and read alone and in bundles, and obstore reads the bundles as they are. Ratios ours / bare.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from types import TracebackType
+from typing import Any
 
 import obstore
 from harness.seaweed import BUCKET, Seaweed
-from kvbm_rig import Rig
+from kvbm_rig import Rig, name
 
 from kvbm.conf.model import Remote
 from kvbm.remote import layout
 from kvbm.remote.courier import Courier
 
 CONCURRENCY = 16
-
-
-def options(url: str, upload: str, block: int) -> Remote:
-    return Remote(
-        f"s3://{BUCKET}/{block}", endpoint=url, region="us-east-1", access_key="a",
-        secret_key="s", upload=upload, timeout_s=30.0, concurrency=CONCURRENCY,
-    )  # fmt: skip
+SENDING = CONCURRENCY // 2
+BUNDLE = {"bundle_bytes": 4 << 20, "bundle_below": 256 << 10, "bundle_s": 0.2}
+PER_BUNDLE = 60  # blocks of 64 KiB
+STEP_S = 0.001  # a short step of an engine's scheduler
 
 
 def wait(condition: object, seconds: float = 180.0) -> None:
@@ -36,60 +38,177 @@ def wait(condition: object, seconds: float = 180.0) -> None:
         time.sleep(0.005)
 
 
-async def bare(url: str, block: int, paths: list[str]) -> float:
-    """Seconds to get all objects, CONCURRENCY at a time."""
-    store = obstore.store.from_url(
-        f"s3://{BUCKET}/{block}",
-        config={"endpoint": url, "region": "us-east-1", "access_key_id": "a",
-                "secret_access_key": "s"},
-        client_options={"allow_http": True},
-    )  # fmt: skip
-    room = asyncio.Semaphore(CONCURRENCY)
+@dataclass
+class Bare:
+    """obstore alone on one folder of the bucket."""
 
-    async def get(path: str) -> int:
-        async with room:
-            return len(await (await obstore.get_async(store, path)).bytes_async())
+    url: str
+    folder: str
+    store: Any = field(init=False)
 
-    began = time.perf_counter()
-    await asyncio.gather(*(get(path) for path in paths))
-    return time.perf_counter() - began
+    def __post_init__(self) -> None:
+        self.store = obstore.store.from_url(
+            f"s3://{BUCKET}/{self.folder}",
+            config={"endpoint": self.url, "region": "us-east-1", "access_key_id": "a",
+                    "secret_access_key": "s"},
+            client_options={"allow_http": True},
+        )  # fmt: skip
+
+    def names(self) -> list[tuple[str, int]]:
+        rows = itertools.chain.from_iterable(obstore.list(self.store, prefix=layout.ROOT))
+        return [(row["path"], row["size"]) for row in rows]
+
+    def get(self, paths: list[str]) -> float:
+        """Seconds to get all objects, CONCURRENCY at a time."""
+
+        async def one(path: str) -> None:
+            await (await obstore.get_async(self.store, path)).bytes_async()
+
+        return asyncio.run(self._each(one, paths, CONCURRENCY))
+
+    def put(self, paths: list[str], data: bytes) -> float:
+        """Seconds to create all objects, as many at a time as a courier does."""
+
+        async def one(path: str) -> None:
+            await obstore.put_async(self.store, path, data, mode="create")
+
+        return asyncio.run(self._each(one, paths, SENDING))
+
+    async def _each(self, work: Any, paths: list[str], most: int) -> float:
+        room = asyncio.Semaphore(most)
+
+        async def held(path: str) -> None:
+            async with room:
+                await work(path)
+
+        began = time.perf_counter()
+        await asyncio.gather(*(held(path) for path in paths))
+        return time.perf_counter() - began
 
 
-def ratio(root: Path, weed: Seaweed, block: int, count: int, rounds: int) -> tuple[float, float]:
-    """Reading ours / bare, and our bytes a second."""
-    sender = Rig(root / "out", block, 1 << 30, remote_blocks=1 << 20, upload="all")
-    courier = Courier(options(weed.url, "all", block), sender.core)
-    courier.start()
-    sender.run(sender.client.store, range(count))
-    wait(lambda: courier.figures()["remote_sent"] == count)
-    [(_, fingerprint, *_)] = sender.core.namespaces()
-    keys = [key for _, key, *_ in sender.core.blocks(0, 65536)[0]]
-    paths = [layout.block(fingerprint, key) for key in keys]
-    courier.stop()
-    sender.stop()
-    # No disk: what is fetched is not kept, so that each round fetches.
-    reader = Rig(root / "in", block, 0, host_bytes=1 << 22, remote_blocks=1 << 20, upload="off")
-    fetcher = Courier(options(weed.url, "off", block), reader.core)
-    fetcher.start()
-    wait(lambda: int(reader.core.stats()["remote_blocks"]) >= count)
+class Machine:
+    """A daemon's core, its courier and an engine. Use as a context manager."""
+
+    def __init__(self, root: Path, url: str, folder: str, rig: Rig, upload: str) -> None:
+        remote = Remote(
+            f"s3://{BUCKET}/{folder}", endpoint=url, region="us-east-1", access_key="a",
+            secret_key="s", upload=upload, timeout_s=30.0, concurrency=CONCURRENCY,
+        )  # fmt: skip
+        self.rig, self.courier = rig, Courier(remote, rig.core)
+
+    @classmethod
+    def sender(cls, root: Path, url: str, folder: str, block: int, **bundle: Any) -> Machine:
+        root.mkdir(parents=True)
+        rig = Rig(root, block, 2 << 30, remote_blocks=1 << 20, upload="all", **bundle)
+        return cls(root, url, folder, rig, "all")
+
+    @classmethod
+    def reader(cls, root: Path, url: str, folder: str, block: int, slots: int) -> Machine:
+        """No disk: what is fetched is not kept, so that each round fetches."""
+        root.mkdir(parents=True)
+        rig = Rig(root, block, 0, host_bytes=1 << 22, remote_blocks=1 << 20, upload="off",
+                  slots=slots, per_job=min(slots, 64), step_s=STEP_S)  # fmt: skip
+        return cls(root, url, folder, rig, "off")
+
+    def __enter__(self) -> Machine:
+        self.courier.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.courier.stop()
+        self.rig.stop()
+
+    def send(self, blocks: range) -> float:
+        """Seconds until all of them are in the store, by way of the disk."""
+        before = int(self.courier.figures()["remote_sent"])
+        began = time.perf_counter()
+        self.rig.run(self.rig.client.store, blocks)
+        wait(lambda: int(self.courier.figures()["remote_sent"]) == before + len(blocks))
+        return time.perf_counter() - began
+
+    def load(self, blocks: range) -> float:
+        return self.rig.run(self.rig.client.load, blocks)
+
+    def knows(self, blocks: int) -> None:
+        wait(lambda: int(self.rig.core.stats()["remote_blocks"]) >= blocks)
+
+
+def whole(root: Path, url: str, rounds: int, block: int = 1 << 20, count: int = 128) -> list[float]:
+    """Reading ours / bare of objects of a megabyte, and our bytes a second."""
+    with Machine.sender(root / "out", url, "whole", block) as sender:
+        sender.send(range(count))
+    bare = Bare(url, "whole")
+    paths = [path for path, size in bare.names() if size > block]
     ratios, speeds = [], []
-    for _ in range(rounds):
-        theirs = asyncio.run(bare(weed.url, block, paths))
-        ours = reader.run(reader.client.load, range(count))
-        ratios.append(theirs / ours)
-        speeds.append(block * count / ours)
-    fetcher.stop()
-    reader.stop()
-    return median(ratios), median(speeds)
+    with Machine.reader(root / "in", url, "whole", block, count) as reader:
+        reader.knows(count)
+        for _ in range(rounds):
+            theirs = bare.get(paths)
+            ours = reader.load(range(count))
+            ratios.append(theirs / ours)
+            speeds.append(block * count / ours / 1e6)
+    return [median(ratios), median(speeds)]
+
+
+def small(root: Path, url: str, rounds: int, block: int = 64 << 10) -> dict[str, float]:
+    """The same of small blocks, alone and in bundles."""
+    count = 8 * PER_BUNDLE
+    rows: dict[str, list[float]] = {}
+
+    def add(**figures: float) -> None:
+        for key, value in figures.items():
+            rows.setdefault(key, []).append(value)
+
+    alone, bundled = Bare(url, "alone"), Bare(url, "bundled")
+    with (
+        Machine.sender(root / "one", url, "alone", block) as one,
+        Machine.sender(root / "many", url, "bundled", block, **BUNDLE) as many,
+    ):
+        for turn in range(rounds):
+            blocks = range(turn * count, (turn + 1) * count)
+            theirs = alone.put([f"x/{turn}/{n}" for n in blocks], bytes(block + 4096))
+            add(send_alone=theirs / one.send(blocks), send=theirs / many.send(blocks))
+    keys = {key.hex() for key in _keys(root / "keys", block, range(count))}
+    singles = [path for path, _ in alone.names() if path.rpartition("/")[2] in keys]
+    objects = [path for path, size in bundled.names() if "/bundles/" in path][: count // PER_BUNDLE]
+    with (
+        Machine.reader(root / "a", url, "alone", block, count) as one,
+        Machine.reader(root / "b", url, "bundled", block, count) as many,
+    ):
+        one.knows(count * rounds)
+        many.knows(count * rounds)
+        for _ in range(rounds):
+            theirs, theirs_whole = alone.get(singles), bundled.get(objects)
+            ours_alone, ours = one.load(range(count)), many.load(range(count))
+            add(alone=theirs / ours_alone, bundled=theirs / ours, whole=theirs_whole / ours)
+            add(speed=block * count / ours / 1e6)
+    return {key: median(values) for key, values in rows.items()}
+
+
+def _keys(root: Path, block: int, blocks: range) -> list[bytes]:
+    root.mkdir()
+    rig = Rig(root, block, 0, host_bytes=1 << 22)
+    keys = rig.client.keys([name(n) for n in blocks])
+    rig.stop()
+    return keys
 
 
 def remote(root: Path, rounds: int) -> dict[str, float]:
-    found = {}
     with Seaweed(root) as weed:
-        for name, block, count in (("remote", 1 << 20, 64), ("remote_small", 64 << 10, 256)):
-            (root / name / "out").mkdir(parents=True)
-            (root / name / "in").mkdir()
-            value, speed = ratio(root / name, weed, block, count, rounds)
-            found[f"{name}_vs_obstore"] = value
-            found[f"{name}_mb_s"] = speed / 1e6
-    return found
+        ratio, speed = whole(root / "whole", weed.url, rounds)
+        of = small(root / "small", weed.url, rounds)
+    return {
+        "remote_vs_obstore": ratio,
+        "remote_mb_s": speed,
+        "remote_small_vs_obstore": of["bundled"],
+        "remote_small_alone_vs_obstore": of["alone"],
+        "remote_bundle_vs_obstore": of["whole"],
+        "remote_small_mb_s": of["speed"],
+        "remote_small_send_vs_obstore": of["send"],
+        "remote_small_send_alone_vs_obstore": of["send_alone"],
+    }

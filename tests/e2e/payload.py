@@ -1,14 +1,16 @@
 """Replies made comparable: what differs between two runs of the same request is blanked.
 
 Ids and times differ by nature. How many tokens lie in one streamed event depends on timing, so a
-stream is compared by its text and by the kinds of events it is made of, in order. Whether an event
-of mere text comes before the last depends on timing too: the end may hold all of it.
+stream is compared by its text and by the kinds of events it is made of, in order. Whether mere text
+comes in an event of its own depends on timing too: the end may hold all of it, and the beginning of
+a call to a tool what follows.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -45,15 +47,17 @@ class Stream:
             self.text[index] = self.text.get(index, "") + text
         choices = event.get("choices")
         index = choices[0]["index"] if choices else -1
-        # The end comes with the last text or after it, as the timing had it.
-        reason = choices[0].pop("finish_reason", None) if choices else None
+        choice = choices[0] if choices else {}
+        reason, stop = choice.pop("finish_reason", None), choice.pop("stop_reason", None)
         if reason is not None:
-            self.ends[index] = reason
-        shape = f"{name} {json.dumps(blank(event), sort_keys=True)}"
-        if reason is None and choices and _is_mere_text(choices[0].get("delta")):
-            self.plain.setdefault(index, set()).add(shape)
-        else:
-            self._shape(index, shape)
+            self.ends[index] = f"{reason} {stop}"
+        for part in _parts(choice) if choices else (None,):
+            piece = event if part is None else {**event, "choices": [part]}
+            shape = f"{name} {json.dumps(blank(piece), sort_keys=True)}"
+            if part is not None and _is_mere_text(part.get("delta")):
+                self.plain.setdefault(index, set()).add(shape)
+            else:
+                self._shape(index, shape)
 
     def differs(self, other: Stream) -> str:
         """What is not the same in the other one, or nothing."""
@@ -75,12 +79,19 @@ class Stream:
             shapes.append(shape)
 
 
-def _is_mere_text(delta: dict[str, object] | None) -> bool:
+def _parts(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """A choice as if each piece of a call had come in an event of its own."""
+    delta = choice.get("delta") or {}
+    calls = delta.get("tool_calls") or []
+    return [{**choice, "delta": {**delta, "tool_calls": [call]}} for call in calls] or [choice]
+
+
+def _is_mere_text(delta: dict[str, Any] | None) -> bool:
     """Whether nothing but text, or arguments of a call that has begun, was in it. It is cut out."""
     if not delta:
         return delta is not None
     calls = delta.get("tool_calls")
-    if delta.keys() != {"tool_calls"} or not isinstance(calls, list):
+    if delta.keys() - {"content"} != {"tool_calls"} or delta.get("content") or not calls:
         return False
     return all("id" not in call and "name" not in call.get("function", {}) for call in calls)
 

@@ -13,10 +13,15 @@ ROOM = (64, 64, 64)
 
 @dataclass
 class Objects:
-    """`serve` does what the core wants, once. Sends are stored, fetches answered from there."""
+    """`serve` does what the core wants, once. Sends are stored, fetches answered from there.
+
+    `held` has blocks that lie alone, `bundles` the others; `marks` says which of them were dropped.
+    """
 
     core: _core.KvbmCore
     held: dict[Name, bytes] = field(default_factory=dict)
+    bundles: dict[Name, bytes] = field(default_factory=dict)
+    marks: dict[Name, set[bytes]] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
     away: bool = False  # it does not answer
 
@@ -26,18 +31,59 @@ class Objects:
     def serve(self, patience_s: float = 0.05) -> int:
         """How many errands there were."""
         errands = self.door.errands(*ROOM, patience_s) or []
-        for kind, ticket, fingerprint, key in errands:
-            self.seen.append(kind)
-            name = (fingerprint, key)
-            if kind == "send":
-                record = self.core.read(fingerprint, key)
-                if record is not None and not self.away:
-                    self.held.setdefault(name, record)
-                    self.door.known(fingerprint, [key], True)
-            elif kind == "delete":
-                self.held.pop(name, None)
-            elif self.away or name not in self.held:
-                self.door.missed(ticket, not self.away)
+        for errand in errands:
+            self.seen.append(errand.kind)
+            if errand.kind == "send":
+                self._send(errand)
+            elif errand.kind in ("delete", "mark"):
+                self._delete(errand)
             else:
-                self.door.fetched(ticket, self.held[name])
+                data = None if self.away else self._find(errand)
+                if data is None:
+                    self.door.missed(errand, not self.away)
+                else:
+                    self.door.fetched(errand, data)
         return len(errands)
+
+    def _send(self, errand: _core.KvbmErrand) -> None:
+        fingerprint = errand.fingerprint
+        if self.away:
+            return
+        for bundle, keys, data in self.door.pack(fingerprint, errand.keys):
+            if bundle is None:
+                self.held.setdefault((fingerprint, keys[0]), data)
+                self.door.known(fingerprint, keys, True)
+            else:
+                self.bundles.setdefault((fingerprint, bundle), data)
+                self.marks.pop((fingerprint, bundle), None)
+                self.door.bundled(fingerprint, bundle, data, len(data))
+
+    def _delete(self, errand: _core.KvbmErrand) -> None:
+        if errand.bundle is None:
+            self.held.pop((errand.fingerprint, errand.keys[0]), None)
+            return
+        name = (errand.fingerprint, errand.bundle)
+        if errand.kind == "mark":
+            self.marks.setdefault(name, set()).update(errand.keys)
+        else:
+            self.bundles.pop(name, None)
+            self.marks.pop(name, None)
+
+    def _find(self, errand: _core.KvbmErrand) -> bytes | None:
+        if errand.bundle is None:
+            return self.held.get((errand.fingerprint, errand.keys[0]))
+        whole, part = self.bundles.get((errand.fingerprint, errand.bundle)), errand.range
+        assert part is not None
+        return None if whole is None else whole[slice(*part)]
+
+    def survey(self) -> None:
+        """Tells the core of all that lies here, as a listing would."""
+        for fingerprint, key in self.held:
+            self.door.known(fingerprint, [key], True)
+        for (fingerprint, name), data in list(self.bundles.items()):
+            if not self.door.unknown(fingerprint, [name]):
+                continue
+            if self.door.bundled(fingerprint, name, data[:4096], len(data)) < 0:
+                del self.bundles[fingerprint, name]
+        for (fingerprint, name), keys in self.marks.items():
+            self.door.dropped(fingerprint, name, list(keys))

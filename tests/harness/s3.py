@@ -121,10 +121,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(404, b"<Error><Code>NoSuchKey</Code></Error>")
             return
         stamp = {"etag": '"x"', "last_modified": "Mon, 30 Nov 2026 00:00:00 GMT"}
+        status, span = 200, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range") or "")
+        if span is not None:
+            begin, end = int(span[1]), min(int(span[2]) + 1, len(body))
+            if begin >= end:
+                self._say(416, b"<Error><Code>InvalidRange</Code></Error>")
+                return
+            stamp["content_range"] = f"bytes {begin}-{end - 1}/{len(body)}"
+            status, body = 206, body[begin:end]
         if self.store.fault == "wrong":
-            body = body[:-1] + bytes([body[-1] ^ 1])
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
         if self.store.fault == "half":
-            self.send_response(200)
+            self.send_response(status)
             for key, value in stamp.items():
                 self.send_header(key.replace("_", "-"), value)
             self.send_header("content-length", str(len(body)))
@@ -132,10 +141,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) // 2])
             self.close_connection = True
             return
-        self._say(200, body, **stamp)
+        self._say(status, body, **stamp)
 
     def do_HEAD(self) -> None:
-        self.do_GET()
+        name, _ = self._path()
+        body = None if self._faulty() else self.store.objects.get(name)
+        self.send_response(200 if body is not None else 404)
+        self.send_header("last-modified", "Mon, 30 Nov 2026 00:00:00 GMT")
+        self.send_header("content-length", str(len(body or b"")))
+        self.end_headers()
 
     def do_DELETE(self) -> None:
         if self._faulty():

@@ -59,7 +59,12 @@ def test_a_store_that_crawls_is_left_alone() -> None:
 def test_objects_are_named_by_contents() -> None:
     path = layout.block(b"\x01" * 32, b"\xab" * 32)
     assert path == f"v1/{'01' * 32}/ab/{'ab' * 32}"
-    assert layout.key(path) == b"\xab" * 32
-    assert layout.key(layout.description(b"\x01" * 32)) is None
-    assert layout.key(f"v1/{'01' * 32}/cd/{'ab' * 32}") is None
-    assert layout.key("") is None
+    print, name, key = b"\x01" * 32, b"\xcd" * 32, b"\xab" * 32
+    bundle, mark = layout.bundle(print, name), layout.dropped(print, name, key)
+    assert bundle == f"v1/{'01' * 32}/bundles/{'cd' * 32}"
+    assert mark == f"{layout.dropped(print, name)}/{'ab' * 32}"
+    wrong = [layout.description(print), f"v1/{'01' * 32}/cd/{'ab' * 32}", "", f"{bundle}-"]
+    found = layout.listed([(path, 9) for path in (path, bundle, mark, *wrong)])
+    assert found.keys == [key]
+    assert found.bundles == {name: 9}
+    assert found.dropped == {name: [key]}

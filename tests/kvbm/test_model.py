@@ -26,32 +26,46 @@ MISSES = {1, 5, 16, 17, 20}
 class Tiers(RuleBasedStateMachine):
     """A disk of a few segments, so that it evicts; a store that is sometimes away."""
 
+    bundle_bytes = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvbm-model-"))
         self.stored: set[int] = set()
-        self.objects: dict[tuple[bytes, bytes], bytes] = {}
+        self.store: Objects | None = None
         self.start()
 
     def start(self) -> None:
         disk = _core.KvbmDisk(str(self.root / "d"), 8 << 20, segment_bytes=1 << 20, sync_s=0.01)
         self.core = _core.KvbmCore(
-            str(self.root / "s"), disk=disk, remote_blocks=1000, upload="all"
-        )
-        self.store = Objects(self.core, self.objects)
+            str(self.root / "s"), disk=disk, remote_blocks=1000, upload="all",
+            bundle_bytes=self.bundle_bytes, bundle_below=BLOCK, bundle_s=0.001,
+        )  # fmt: skip
+        before = self.store
+        self.store = Objects(self.core)
+        if before is not None:
+            self.store.held, self.store.bundles = before.held, before.bundles
+            self.store.marks = before.marks
         self.engine = Engine(str(self.root / "s")).up()
         fingerprint = self.engine.client.fingerprint
         assert fingerprint is not None
         self.fingerprint = fingerprint
-        self.store.door.known(fingerprint, [key for _, key in self.objects], True)
+        self.store.survey()
 
     def stop(self) -> None:
         self.engine.__exit__(None, None, None)
         self.core.stop()
 
+    def served(self, patience_s: float = 0.0) -> int:
+        assert self.store is not None
+        return self.store.serve(patience_s)
+
     def drain(self) -> None:
-        while self.store.serve(0.0):
-            pass
+        def idle() -> bool:
+            waits = int(self.core.stats()["remote_queued_sends"])
+            return not self.served() and not waits
+
+        until(idle, "an empty desk", 10.0)
 
     def key(self, block: int) -> bytes:
         [key] = self.engine.client.keys([name(block)])
@@ -68,7 +82,7 @@ class Tiers(RuleBasedStateMachine):
         job = next(self.engine.jobs)
         names = [name(block) for block in blocks]
         assert self.engine.client.load(job, names, list(range(len(blocks))))
-        until(lambda: (self.store.serve(0.002), self.engine.collect(), job in self.engine.done)[2],
+        until(lambda: (self.served(0.002), self.engine.collect(), job in self.engine.done)[2],
               "a load", 10.0)  # fmt: skip
         done = self.engine.done.pop(job)
         for slot, (block, status) in enumerate(zip(blocks, done.statuses, strict=True)):
@@ -96,6 +110,7 @@ class Tiers(RuleBasedStateMachine):
 
     @rule()
     def away(self) -> None:
+        assert self.store is not None
         self.store.away = not self.store.away
 
     @rule()
@@ -103,13 +118,15 @@ class Tiers(RuleBasedStateMachine):
         self.stop()
         self.start()
 
-    @precondition(lambda self: self.objects)
+    @precondition(lambda self: self.store.held or self.store.bundles)
     @rule(data=strategies.data())
     def spoil(self, data: Any) -> None:
-        which = data.draw(strategies.sampled_from(sorted(self.objects)))
-        record = bytearray(self.objects[which])
-        record[data.draw(strategies.integers(0, len(record) - 1))] ^= 0x10
-        self.objects[which] = bytes(record)
+        assert self.store is not None
+        objects = self.store.held or self.store.bundles
+        which = data.draw(strategies.sampled_from(sorted(objects)))
+        bad = bytearray(objects[which])
+        bad[data.draw(strategies.integers(0, len(bad) - 1))] ^= 0x10
+        objects[which] = bytes(bad)
 
     @invariant()
     def bounded(self) -> None:
@@ -120,8 +137,17 @@ class Tiers(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-TestTiers = Tiers.TestCase
-TestTiers.settings = settings(
+class Bundled(Tiers):
+    """The same with blocks that go to the store three at a time."""
+
+    bundle_bytes = 4096 + 3 * (BLOCK + 4096)
+
+
+SETTINGS = settings(
     max_examples=8, stateful_step_count=25, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
+TestTiers = Tiers.TestCase
+TestTiers.settings = SETTINGS
+TestBundled = Bundled.TestCase
+TestBundled.settings = SETTINGS

@@ -13,7 +13,7 @@ from harness.s3 import S3
 from harness.waiting import until
 
 REMOTE, ON_DISK, MISS = 3, 2, 0
-LOOK = "refresh 1s; breaker 2 pause=300ms; timeout 500ms; concurrency 4;"
+LOOK = "refresh 1s; breaker 2 pause=300ms; timeout 500ms; concurrency 4; bundle off;"
 
 
 def tiers(url: str, more: str = "") -> str:

@@ -36,6 +36,9 @@ def test_a_count_that_is_not_given_stays_away() -> None:
 def test_messages_count_apart_what_was_put_into_the_cache() -> None:
     assert COUNTS.json(MESSAGE % (69, 0, 32)) == MESSAGE % (5, 64, 32)
     assert Edits().with_usage(-1, 64).json(MESSAGE % (1, 0, 9)) == MESSAGE % (0, 64, 9)
+    # An engine that was handed a prompt of 101 tokens may say that it found all of them.
+    assert COUNTS.json(MESSAGE % (0, 0, 101)) == MESSAGE % (5, 64, 32)
+    assert Edits().with_usage(0, -1).json(MESSAGE % (0, 0, 101)) == MESSAGE % (101, 0, 0)
     start = b'{"message":{"usage":{"input_tokens":101,"output_tokens":0}}}'
     assert COUNTS.event(start) == start
 

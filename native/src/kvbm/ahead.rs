@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::bundle::BLOCKS_MAX;
 use super::host::Named;
 use super::hub::Hub;
 use super::message::keys;
@@ -12,6 +13,8 @@ use super::works::Owner;
 
 /// Blocks that may wait; what is more is not brought.
 const QUEUE_MAX: usize = 1 << 14;
+/// Bytes of small blocks that count as one transfer.
+const SPAN: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct Ahead {
@@ -94,7 +97,10 @@ impl Hub {
                 }
                 self.begin_fill(named, Vec::new()).is_ok()
             } else {
-                if self.remote.as_ref().is_some_and(|r| r.ahead() >= self.ahead_most()) {
+                // One request brings small blocks by the dozen.
+                let each = (SPAN / named.len.max(1) as usize).clamp(1, BLOCKS_MAX);
+                let most = self.ahead_most() * each;
+                if self.remote.as_ref().is_some_and(|r| r.ahead() >= most) {
                     return;
                 }
                 self.want_remote(named.namespace, (named.key, named.len), None).is_ok()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 
 use super::admission::{Admission, Policy};
+use super::bundle::{Head, Name};
 use super::changes::Note;
 use super::disk::Outcome;
 use super::host::Seat;
@@ -14,6 +15,7 @@ use super::record::{self, Fingerprint, Header, Key, PAGE};
 use super::remote::{Fetched, Miss};
 use super::scrub::ScrubReport;
 use super::stores::{Store, Stored};
+use super::view::View;
 
 /// Tokens of what is asked have this bit; those of jobs never do.
 pub(super) const ASKED: u64 = 1 << 63;
@@ -57,10 +59,25 @@ pub enum Command {
         most: usize,
         reply: SyncSender<(bool, u64, Vec<Note>)>,
     },
-    /// What came of an errand of the remote tier's.
-    RemoteEnded {
-        ticket: u64,
-        result: Result<Fetched, Miss>,
+    /// What came of one request to the remote store, by ticket.
+    RemoteEnded(Vec<(u64, Result<Fetched, Miss>)>),
+    /// A bundle is in the remote store; answered with how many of its blocks were news.
+    RemoteBundle {
+        name: Name,
+        head: Head,
+        reply: SyncSender<usize>,
+    },
+    /// Answered with those of the bundles that were not known.
+    RemoteUnknown {
+        namespace: Fingerprint,
+        names: Vec<Name>,
+        reply: SyncSender<Vec<Name>>,
+    },
+    /// Blocks of a bundle were dropped.
+    RemoteMarked {
+        namespace: Fingerprint,
+        name: Name,
+        keys: Vec<Key>,
     },
     /// Blocks are in the remote store, or not any more; answered with how many of them were news.
     RemoteKnown {
@@ -195,7 +212,16 @@ impl Hub {
                 let (complete, notes) = self.log.since(from, most);
                 let _ = reply.try_send((complete, first, notes));
             }
-            Command::RemoteEnded { ticket, result } => self.remote_ended(ticket, result),
+            Command::RemoteEnded(blocks) => self.remote_ended(blocks),
+            Command::RemoteBundle { name, head, reply } => {
+                let _ = reply.try_send(self.remote_bundle(name, &head));
+            }
+            Command::RemoteUnknown { namespace, names, reply } => {
+                let _ = reply.try_send(self.remote_unknown(&namespace, names));
+            }
+            Command::RemoteMarked { namespace, name, keys } => {
+                self.remote_marked(&namespace, &name, &keys);
+            }
             Command::RemoteKnown { namespace, keys, there, reply } => {
                 let _ = reply.try_send(self.remote_known(&namespace, &keys, there));
             }
@@ -334,7 +360,7 @@ impl Hub {
             key: header.key,
             len: header.len,
             note: record::note(bytes).into(),
-            source: Source::Bytes(bytes[PAGE..PAGE + header.len as usize].into()),
+            source: Source::Bytes(View::of(bytes[PAGE..PAGE + header.len as usize].to_vec())),
         };
         disk.store(store, token).map_err(|why| format!("refused: {why:?}"))
     }

@@ -1,10 +1,10 @@
 //! The daemon as the rest of its process sees it: started, asked, stopped.
 
 use std::io;
-use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::commands::Command;
 use super::hub::{Hub, HubOptions};
@@ -37,6 +37,25 @@ impl Core {
         let (reply, answer) = sync_channel(1);
         self.commands.push(command(reply));
         answer.recv_timeout(patience).ok()
+    }
+
+    /// Ask several things at once and wait for all; None: some were not answered in time.
+    pub fn ask_each<T>(
+        &self,
+        commands: impl Iterator<Item = impl FnOnce(SyncSender<T>) -> Command>,
+        patience: Duration,
+    ) -> Option<Vec<T>> {
+        let mut answers = Vec::new();
+        for command in commands {
+            let (reply, answer) = sync_channel(1);
+            self.commands.push(command(reply));
+            answers.push(answer);
+        }
+        let end = Instant::now() + patience;
+        let wait = |answer: &Receiver<T>| {
+            answer.recv_timeout(end.saturating_duration_since(Instant::now())).ok()
+        };
+        answers.iter().map(wait).collect()
     }
 
     /// Say something that is not answered.

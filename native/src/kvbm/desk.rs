@@ -4,36 +4,54 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::record::{Fingerprint, Key};
+use super::errand::{Errand, Kind};
 
-/// Errands that may wait, of each kind.
+/// Blocks that may wait, of each kind.
 const FETCHES_MAX: usize = 1 << 14;
 const SENDS_MAX: usize = 1 << 16;
+/// Errands among which one for the same bundle is looked for.
+const NEAR: usize = 8;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Fetch,
-    /// A fetch that nobody waits for yet.
-    Ahead,
-    Send,
-    Delete,
+#[derive(Default)]
+struct Queue {
+    errands: VecDeque<Errand>,
+    blocks: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Errand {
-    pub kind: Kind,
-    /// Of a fetch: what to report it under.
-    pub ticket: u64,
-    pub namespace: Fingerprint,
-    pub key: Key,
+impl Queue {
+    fn put(&mut self, errand: Errand) {
+        self.blocks += errand.pieces.len();
+        let merged = errand.bundle.is_some()
+            && self.errands.iter_mut().rev().take(NEAR).any(|other| other.merge(&errand));
+        if !merged {
+            self.errands.push_back(errand);
+        }
+    }
+
+    fn take(&mut self, most: usize, out: &mut Vec<Errand>) {
+        for errand in self.errands.drain(..most.min(self.errands.len())) {
+            self.blocks -= errand.pieces.len();
+            out.push(errand);
+        }
+    }
 }
 
 #[derive(Default)]
 struct Queues {
-    fetches: VecDeque<Errand>,
-    ahead: VecDeque<Errand>,
-    sends: VecDeque<Errand>,
+    fetches: Queue,
+    ahead: Queue,
+    sends: Queue,
     closed: bool,
+}
+
+impl Queues {
+    fn of(&mut self, kind: Kind) -> (&mut Queue, usize) {
+        match kind {
+            Kind::Fetch => (&mut self.fetches, FETCHES_MAX),
+            Kind::Ahead => (&mut self.ahead, FETCHES_MAX),
+            Kind::Send | Kind::Delete | Kind::Mark => (&mut self.sends, SENDS_MAX),
+        }
+    }
 }
 
 /// How many errands of each kind are taken at most.
@@ -52,29 +70,31 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub(super) fn put(&self, errand: Errand) -> bool {
+    /// Whether so many blocks more may wait.
+    pub(super) fn has_room(&self, kind: Kind, blocks: usize) -> bool {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let (queue, most) = match errand.kind {
-            Kind::Fetch => (&mut queues.fetches, FETCHES_MAX),
-            Kind::Ahead => (&mut queues.ahead, FETCHES_MAX),
-            Kind::Send | Kind::Delete => (&mut queues.sends, SENDS_MAX),
-        };
-        if queue.len() >= most {
-            return false;
+        let (queue, most) = queues.of(kind);
+        queue.blocks + blocks <= most
+    }
+
+    /// All that came up in one turn of the core's, so that neighbours go together. Whoever puts more
+    /// than there is room for has not asked.
+    pub(super) fn put(&self, errands: impl IntoIterator<Item = Errand>) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for errand in errands {
+            queues.of(errand.kind).0.put(errand);
         }
-        queue.push_back(errand);
         drop(queues);
-        self.news.notify_one();
-        true
+        self.news.notify_all();
     }
 
     /// Errands in order of urgency; waits for one. None: the core has ended.
     pub fn take(&self, room: Room, patience: Duration) -> Option<Vec<Errand>> {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let nothing = |queues: &mut Queues| {
-            let fetch = room.fetches > 0 && !queues.fetches.is_empty();
-            let ahead = room.ahead > 0 && !queues.ahead.is_empty();
-            let send = room.sends > 0 && !queues.sends.is_empty();
+            let fetch = room.fetches > 0 && !queues.fetches.errands.is_empty();
+            let ahead = room.ahead > 0 && !queues.ahead.errands.is_empty();
+            let send = room.sends > 0 && !queues.sends.errands.is_empty();
             !(queues.closed || fetch || ahead || send)
         };
         let waited = self.news.wait_timeout_while(queues, patience, nothing);
@@ -83,11 +103,9 @@ impl Desk {
             return None;
         }
         let mut out = Vec::new();
-        let Queues { fetches, ahead, sends, .. } = &mut *queues;
-        for (queue, most) in [(fetches, room.fetches), (ahead, room.ahead), (sends, room.sends)] {
-            let count = most.min(queue.len());
-            out.extend(queue.drain(..count));
-        }
+        queues.fetches.take(room.fetches, &mut out);
+        queues.ahead.take(room.ahead, &mut out);
+        queues.sends.take(room.sends, &mut out);
         Some(out)
     }
 
@@ -96,9 +114,10 @@ impl Desk {
         self.news.notify_all();
     }
 
+    /// Blocks that wait to be fetched, and to be sent or deleted.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        (queues.fetches.len() + queues.ahead.len(), queues.sends.len())
+        (queues.fetches.blocks + queues.ahead.blocks, queues.sends.blocks)
     }
 }
 
@@ -117,5 +136,16 @@ mod tests {
         let waits = std::thread::spawn(move || other.take(ALL, Duration::from_secs(60)));
         desk.close();
         assert!(waits.join().unwrap().is_none());
+    }
+
+    #[test]
+    fn blocks_are_counted_not_errands() {
+        let desk = Desk::default();
+        desk.put([Errand::of(Kind::Send, [0; 32], (0..124).map(|n| [n; 32]))]);
+        assert_eq!(desk.waiting(), (0, 124));
+        assert!(desk.has_room(Kind::Send, SENDS_MAX - 124));
+        assert!(!desk.has_room(Kind::Mark, SENDS_MAX - 123));
+        assert_eq!(desk.take(ALL, Duration::ZERO).unwrap()[0].pieces.len(), 124);
+        assert_eq!(desk.waiting(), (0, 0));
     }
 }

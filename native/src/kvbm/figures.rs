@@ -75,6 +75,8 @@ fn remote_figures(remote: &Remote, out: &mut Vec<(&'static str, Figure)>) {
     let (latency_us, us_per_mib, waiting_bytes) = remote.cost();
     let counts = [
         ("remote_blocks", remote.len() as u64),
+        ("remote_bundles", remote.places.bundles() as u64),
+        ("remote_fetches", stats.fetches),
         ("remote_fetched", stats.fetched),
         ("remote_fetched_bytes", stats.fetched_bytes),
         ("remote_absent", stats.absent),
@@ -86,7 +88,7 @@ fn remote_figures(remote: &Remote, out: &mut Vec<(&'static str, Figure)>) {
         ("remote_under_way", remote.wants() as u64),
         ("remote_waiting_bytes", waiting_bytes),
         ("remote_queued_fetches", fetches as u64),
-        ("remote_queued_sends", sends as u64),
+        ("remote_queued_sends", (sends + remote.gathered()) as u64),
         ("remote_latency_us", latency_us),
         ("remote_us_per_mib", us_per_mib as u64),
         ("remote_good", u64::from(!remote.is_paused)),

@@ -131,7 +131,7 @@ impl Hub {
     fn note(&mut self, what: What, named: Named) {
         let Named { namespace, key, len } = named;
         if what == What::Stored && self.disk.is_none() {
-            self.offer_remote(Upload::All, namespace, &key);
+            self.offer_remote(Upload::All, namespace, (key, len));
         }
         let note = Note { what, tier: tier::HOST, namespace, len, key };
         publish(&mut self.log, self.table.as_mut(), note);
@@ -208,7 +208,7 @@ impl Hub {
         let Some(host) = &mut self.host else { return };
         if let Some(seat) = host.find(namespace, &key, len) {
             if self.disk.is_none() {
-                self.offer_remote(Upload::Reuse, namespace, &key);
+                self.offer_remote(Upload::Reuse, namespace, (key, len));
             }
             return self.seat(id, item, seat);
         }

@@ -162,6 +162,9 @@ impl Hub {
             self.tend_arena();
             self.pump_ahead();
             self.expire();
+            if let Some(remote) = &mut self.remote {
+                remote.hand_over();
+            }
             self.tell_changes();
             self.flush();
             self.beat();
@@ -241,13 +244,15 @@ impl Hub {
                 Change::Cleared => (What::Cleared, 0, [0; 32], 0),
                 Change::Used { namespace, key } => {
                     let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
-                    self.offer_remote(Upload::Reuse, namespace, &key);
+                    if let Some(len) = self.on_disk(namespace, &key) {
+                        self.offer_remote(Upload::Reuse, namespace, (key, len));
+                    }
                     continue;
                 }
             };
             let namespace = hub_number(&self.namespaces, self.disk.as_ref(), namespace);
             if what == What::Stored {
-                self.offer_remote(Upload::All, namespace, &key);
+                self.offer_remote(Upload::All, namespace, (key, len));
             }
             let note = Note { what, tier: tier::DISK, namespace, len, key };
             publish(&mut self.log, self.table.as_mut(), note);

@@ -19,6 +19,7 @@ use super::memory::Memory;
 use super::points::Points;
 use super::record::{self, verify, Damage, Expected, Header, PAGE};
 use super::region::Region;
+use super::view::View;
 
 /// What a second-level cache keeps.
 const PIECE: usize = 256 << 10;
@@ -35,7 +36,7 @@ pub struct Slot {
 #[derive(Clone)]
 pub enum Source {
     Slot(Slot),
-    Bytes(Arc<[u8]>),
+    Bytes(View),
     /// From this byte of memory that nobody writes meanwhile.
     Memory(Arc<Memory>, usize),
     /// They are in the buffer already, behind its first page.

@@ -2,13 +2,19 @@
 //! which should go there. Whoever talks to the store takes errands from the desk and reports back; the
 //! core never waits for him.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::bundle::{Head, Name};
 use super::crew::Crew;
-pub use super::desk::{Desk, Errand, Kind, Room};
+pub use super::desk::{Desk, Room};
+pub use super::errand::{Errand, Kind, Piece, Within};
+pub use super::gather::Bundling;
+use super::gather::Gather;
 use super::mover::Target;
+use super::places::{Place, Places};
 use super::record::{self, Damage, Fingerprint, Header, Key, PAGE};
+use super::view::View;
 
 /// A fetch that nobody has reported on by then has failed.
 const FETCH_MAX_US: u64 = 60_000_000;
@@ -26,20 +32,21 @@ pub struct RemoteOptions {
     /// Blocks that are known at most.
     pub known_max: usize,
     pub upload: Upload,
+    pub bundling: Bundling,
 }
 
 /// A record that came from the store, verified.
 pub struct Fetched {
     pub header: Header,
     pub note: Box<[u8]>,
-    pub payload: Arc<[u8]>,
+    pub payload: View,
 }
 
 impl Fetched {
-    pub fn of(bytes: &[u8]) -> Result<Self, Damage> {
+    pub fn of(bytes: &View) -> Result<Self, Damage> {
         let header = Header::decode(bytes)?;
         record::verify_payload(bytes, &header)?;
-        let payload = bytes[PAGE..PAGE + header.len as usize].into();
+        let payload = bytes.part(PAGE, header.len as usize).ok_or(Damage::Short)?;
         Ok(Self { header, note: record::note(bytes).into(), payload })
     }
 }
@@ -63,8 +70,10 @@ pub(super) struct Want {
     pub namespace: u16,
     pub key: Key,
     pub len: u32,
+    /// Where it is read from.
+    pub place: Place,
     pub waiters: Vec<Waiter>,
-    began_us: u64,
+    pub began_us: u64,
     /// It was begun ahead of need.
     pub is_ahead: bool,
 }
@@ -73,6 +82,8 @@ pub(super) struct Want {
 pub struct RemoteStats {
     pub fetched: u64,
     pub fetched_bytes: u64,
+    /// Requests that brought them, or nothing.
+    pub fetches: u64,
     pub absent: u64,
     pub failed: u64,
     pub corrupt: u64,
@@ -83,8 +94,11 @@ pub struct RemoteStats {
 
 pub struct Remote {
     pub(super) options: RemoteOptions,
-    known: HashSet<(u16, Key)>,
+    pub(super) places: Places,
+    gather: Gather,
     pub(super) desk: Arc<Desk>,
+    /// For the desk, at the end of the core's turn.
+    staged: Vec<Errand>,
     tickets: u64,
     wants: HashMap<u64, Want>,
     by_block: HashMap<(u16, Key), u64>,
@@ -101,8 +115,10 @@ impl Remote {
     pub fn new(options: RemoteOptions, desk: Arc<Desk>) -> std::io::Result<Self> {
         Ok(Self {
             options,
-            known: HashSet::new(),
+            places: Places::new(options.known_max),
+            gather: Gather::default(),
             desk,
+            staged: Vec::new(),
             tickets: 0,
             wants: HashMap::new(),
             by_block: HashMap::new(),
@@ -116,11 +132,11 @@ impl Remote {
     }
 
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.places.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.len() == 0
     }
 
     /// Whether a block is there and may be asked for now.
@@ -129,21 +145,72 @@ impl Remote {
     }
 
     pub fn knows(&self, namespace: u16, key: &Key) -> bool {
-        self.known.contains(&(namespace, *key))
+        self.places.find(namespace, key).is_some()
     }
 
-    /// It is there. True: that is news.
-    pub fn learn(&mut self, namespace: u16, key: Key) -> bool {
-        if self.known.len() >= self.options.known_max {
-            self.stats.left_out += u64::from(!self.knows(namespace, &key));
-            return false;
+    /// It is there, alone or in a bundle. True: that is news.
+    pub fn learn(&mut self, namespace: u16, key: Key, place: Place) -> bool {
+        let learnt = self.places.learn(namespace, key, place);
+        self.stats.left_out += u64::from(learnt.is_none());
+        learnt == Some(true)
+    }
+
+    /// A bundle is there; which of its blocks are news.
+    pub fn learn_bundle(&mut self, namespace: u16, name: Name, head: &Head) -> Vec<Key> {
+        let found = self.places.learn_bundle(namespace, name, head).unwrap_or_default();
+        let mut news = Vec::new();
+        for (key, place) in head.keys.iter().zip(found) {
+            if self.learn(namespace, *key, place) {
+                news.push(*key);
+            }
         }
-        self.known.insert((namespace, key))
+        news
     }
 
     /// It is not there any more. True: that is news.
     pub fn forget(&mut self, namespace: u16, key: &Key) -> bool {
-        self.known.remove(&(namespace, *key))
+        let places = self.places.take(namespace, key);
+        places.iter().for_each(|place| self.places.leave(*place));
+        !places.is_empty()
+    }
+
+    /// Have a block deleted, wherever it lies. True: it was known.
+    pub(super) fn erase(&mut self, (namespace, print): (u16, Fingerprint), key: Key) -> bool {
+        let places = self.places.take(namespace, &key);
+        places.iter().for_each(|place| self.erase_at(print, key, *place));
+        places.iter().for_each(|place| self.places.leave(*place));
+        !places.is_empty()
+    }
+
+    /// One place of a block, which is known: from there it is to be deleted.
+    pub(super) fn erase_at(&mut self, print: Fingerprint, key: Key, place: Place) {
+        let Some(bundle) = self.places.bundle(place).copied() else {
+            return self.staged.push(Errand::of(Kind::Delete, print, [key]));
+        };
+        let within = Within { name: bundle.name, record_bytes: bundle.record_bytes };
+        if !self.places.drop_from(place) {
+            let pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
+            let bundle = Some(within);
+            return self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
+        }
+        self.staged.retain(|other| other.kind != Kind::Mark || other.bundle != Some(within));
+        let mut errand = Errand::of(Kind::Delete, print, []);
+        errand.bundle = Some(within);
+        self.staged.push(errand);
+        self.places.vanish(place);
+    }
+
+    /// Somebody dropped blocks of a bundle; those that lie nowhere else.
+    pub fn marked(&mut self, namespace: u16, name: &Name, keys: &[Key]) -> Vec<Key> {
+        let mut gone = Vec::new();
+        for key in keys {
+            let Some(place) = self.places.within(namespace, key, name) else { continue };
+            self.places.drop_from(place);
+            if self.places.lose(namespace, key, place) {
+                gone.push(*key);
+            }
+        }
+        gone
     }
 
     pub(super) fn wants(&self) -> usize {
@@ -181,15 +248,21 @@ impl Remote {
                 return true;
             }
         }
+        let Some(place) = self.places.find(namespace, &key) else { return false };
         let ticket = self.tickets + 1;
         let kind = if is_ahead { Kind::Ahead } else { Kind::Fetch };
-        if !self.desk.put(Errand { kind, ticket, namespace: print, key }) {
+        if !self.desk.has_room(kind, self.staged.len() + 1) {
             self.stats.refused += 1;
             return false;
         }
+        let found = self.places.bundle(place);
+        let bundle =
+            found.map(|found| Within { name: found.name, record_bytes: found.record_bytes });
+        let pieces = vec![Piece { ticket, key, slot: place.slot }];
+        self.staged.push(Errand { kind, namespace: print, pieces, bundle });
         self.tickets = ticket;
         let waiters = waiter.into_iter().collect();
-        let want = Want { namespace, key, len, waiters, began_us: now_us, is_ahead };
+        let want = Want { namespace, key, len, place, waiters, began_us: now_us, is_ahead };
         self.wants.insert(ticket, want);
         self.by_block.insert((namespace, key), ticket);
         true
@@ -202,12 +275,12 @@ impl Remote {
         Some(want)
     }
 
-    /// Learn from how long a fetch took.
-    pub(super) fn time(&mut self, want: &Want, now_us: u64) {
-        let whole = now_us.saturating_sub(want.began_us) as f64;
-        let own = now_us.saturating_sub(want.began_us.max(self.last_us));
+    /// Learn from how long a fetch of so many bytes took.
+    pub(super) fn time(&mut self, began_us: u64, bytes: u64, now_us: u64) {
+        let whole = now_us.saturating_sub(began_us) as f64;
+        let own = now_us.saturating_sub(began_us.max(self.last_us));
         self.last_us = now_us;
-        super::loads::learn(&mut self.us_per_mib, own, want.len.into());
+        super::loads::learn(&mut self.us_per_mib, own, bytes);
         // Under load a fetch waits for others, which the bytes that wait stand for.
         if self.wants.is_empty() {
             self.latency_us += (whole - self.latency_us) * 0.1;
@@ -227,71 +300,50 @@ impl Remote {
         }
     }
 
-    /// Have a block sent, unless it is there.
-    pub(super) fn offer(&mut self, namespace: u16, print: Fingerprint, key: Key) {
-        if !self.knows(namespace, &key) {
-            let errand = Errand { kind: Kind::Send, ticket: 0, namespace: print, key };
-            self.stats.sends_dropped += u64::from(!self.desk.put(errand));
+    /// Have a block sent, unless it is there: with others, if it is small.
+    pub(super) fn offer(
+        &mut self,
+        (namespace, print): (u16, Fingerprint),
+        (key, len): (Key, u32),
+        now_us: u64,
+    ) {
+        if self.knows(namespace, &key) {
+            return;
+        }
+        let count = self.options.bundling.count(len);
+        if count < 2 {
+            self.send(print, vec![key]);
+        } else if let Some(keys) = self.gather.add(namespace, key, count, now_us) {
+            self.send(print, keys);
         }
     }
 
-    /// Have an object deleted.
-    pub(super) fn delete(&mut self, print: Fingerprint, key: Key) {
-        self.desk.put(Errand { kind: Kind::Delete, ticket: 0, namespace: print, key });
+    /// Namespaces and blocks that have waited for others long enough; to be sent.
+    pub(super) fn due(&mut self, now_us: u64) -> Vec<(u16, Vec<Key>)> {
+        self.gather.due(self.options.bundling.wait_us, now_us)
+    }
+
+    pub(super) fn send(&mut self, print: Fingerprint, keys: Vec<Key>) {
+        if self.desk.has_room(Kind::Send, self.staged.len() + keys.len()) {
+            self.staged.push(Errand::of(Kind::Send, print, keys));
+        } else {
+            self.stats.sends_dropped += keys.len() as u64;
+        }
+    }
+
+    /// Blocks that wait for others.
+    pub(super) fn gathered(&self) -> usize {
+        self.gather.len()
+    }
+
+    /// What came up in this turn of the core's goes to the desk.
+    pub(super) fn hand_over(&mut self) {
+        if !self.staged.is_empty() {
+            self.desk.put(self.staged.drain(..));
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn remote(known_max: usize) -> Remote {
-        let options = RemoteOptions { known_max, upload: Upload::All };
-        Remote::new(options, Arc::new(Desk::default())).unwrap()
-    }
-
-    fn target() -> Target {
-        Target::Buffer
-    }
-
-    const ALL: Room = Room { fetches: 9, ahead: 9, sends: 9 };
-
-    #[test]
-    fn what_is_waited_for_comes_first_and_once() {
-        let mut remote = remote(10);
-        remote.offer(1, [9; 32], [1; 32]);
-        assert!(remote.want((1, [9; 32]), ([2; 32], 5), None, 0));
-        let waiter = || Some(Waiter { token: 7, target: target() });
-        assert!(remote.want((1, [9; 32]), ([3; 32], 5), waiter(), 0));
-        assert!(remote.want((1, [9; 32]), ([3; 32], 5), waiter(), 0));
-        let errands = remote.desk.take(ALL, Duration::ZERO).unwrap();
-        let kinds: Vec<Kind> = errands.iter().map(|errand| errand.kind).collect();
-        assert_eq!(kinds, [Kind::Fetch, Kind::Ahead, Kind::Send]);
-        assert_eq!(remote.take(errands[0].ticket).unwrap().waiters.len(), 2);
-        assert!(remote.take(errands[0].ticket).is_none());
-        assert_eq!((remote.wants(), remote.ahead()), (1, 1));
-    }
-
-    #[test]
-    fn what_is_known_is_bounded_and_not_offered_in_a_pause() {
-        let mut remote = remote(2);
-        assert!(remote.learn(1, [1; 32]) && remote.learn(1, [2; 32]));
-        assert!(!remote.learn(1, [1; 32]) && !remote.learn(1, [3; 32]));
-        assert_eq!((remote.len(), remote.stats.left_out), (2, 1));
-        assert!(remote.offers(1, &[1; 32]) && !remote.offers(2, &[1; 32]));
-        remote.is_paused = true;
-        assert!(!remote.offers(1, &[1; 32]) && remote.knows(1, &[1; 32]));
-        remote.offer(1, [9; 32], [1; 32]);
-        assert_eq!(remote.desk.waiting(), (0, 0), "it is there already");
-    }
-
-    #[test]
-    fn fetches_nobody_reports_on_are_found() {
-        let mut remote = remote(2);
-        remote.want((1, [9; 32]), ([2; 32], 5), None, 100);
-        assert!(remote.overdue(FETCH_MAX_US).is_empty());
-        assert_eq!(remote.overdue(FETCH_MAX_US + 101), [1]);
-    }
-}
+#[path = "tests/remote.rs"]
+mod tests;

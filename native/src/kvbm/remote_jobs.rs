@@ -5,15 +5,18 @@ use std::sync::mpsc::SyncSender;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::bundle::{Head, Name};
 use super::changes::{Note, What};
 use super::commands::{Command, ASKED};
 use super::disk::Outcome;
 use super::hub::{publish, Hub};
 use super::message::tier;
 use super::mover::{deliver_payload, Failure, Source, Target};
+use super::places::Place;
 use super::record::{self, Damage, Fingerprint, Header, Key, Spot, PAGE};
 use super::remote::{Fetched, Miss, Upload, Waiter, Want};
 use super::stores::{epoch_ms, Store};
+use super::view::View;
 use super::Refusal;
 
 impl Hub {
@@ -50,29 +53,57 @@ impl Hub {
         }
     }
 
-    /// Whoever talks to the store says what came of a fetch.
-    pub(super) fn remote_ended(&mut self, ticket: u64, result: Result<Fetched, Miss>) {
-        let now_us = self.now_us;
+    /// Whoever talks to the store says what came of one request.
+    pub(super) fn remote_ended(&mut self, blocks: Vec<(u64, Result<Fetched, Miss>)>) {
+        let (mut began_us, mut bytes) = (u64::MAX, 0);
+        let mut carried = Vec::new();
+        for (ticket, result) in blocks {
+            if let Some((began, len)) = self.block_ended(ticket, result, &mut carried) {
+                (began_us, bytes) = (began_us.min(began), bytes + u64::from(len));
+            }
+        }
+        let (now_us, commands) = (self.now_us, self.commands.clone());
         let Some(remote) = &mut self.remote else { return };
-        let Some(want) = remote.take(ticket) else { return };
+        remote.stats.fetches += 1;
+        if !carried.is_empty() {
+            let job = move || {
+                for (payload, Waiter { token, target }) in carried {
+                    let result = deliver_payload(&payload, &target);
+                    commands.push(Command::Carried { token, result });
+                }
+            };
+            remote.crew.run(true, Box::new(job));
+        }
+        if bytes > 0 {
+            remote.time(began_us, bytes, now_us);
+        }
+    }
+
+    /// When a block that came was asked for, and its length; `carried` is where it goes.
+    fn block_ended(
+        &mut self,
+        ticket: u64,
+        result: Result<Fetched, Miss>,
+        carried: &mut Vec<(View, Waiter)>,
+    ) -> Option<(u64, u32)> {
+        let remote = self.remote.as_mut()?;
+        let want = remote.take(ticket)?;
+        let told = (want.began_us, want.len);
         let print = self.namespaces.fingerprint(want.namespace).copied().unwrap_or_default();
         let result = result.and_then(|fetched| is_wanted(fetched, &want, &print));
         match result {
             Ok(fetched) => {
                 remote.stats.fetched += 1;
                 remote.stats.fetched_bytes += u64::from(want.len);
-                remote.time(&want, now_us);
-                for Waiter { token, target } in want.waiters {
-                    let (payload, commands) = (fetched.payload.clone(), self.commands.clone());
-                    let job = move || {
-                        let result = deliver_payload(&payload, &target);
-                        commands.push(Command::Carried { token, result });
-                    };
-                    remote.crew.run(true, Box::new(job));
-                }
+                let waiters = want.waiters.into_iter();
+                carried.extend(waiters.map(|waiter| (fetched.payload.clone(), waiter)));
                 self.keep_on_disk(&print, fetched);
+                Some(told)
             }
-            Err(miss) => self.remote_missed(want, print, miss),
+            Err(miss) => {
+                self.remote_missed(want, print, miss);
+                None
+            }
         }
     }
 
@@ -81,6 +112,7 @@ impl Hub {
         let failure = match miss {
             Miss::Absent => {
                 remote.stats.absent += 1;
+                remote.places.vanish(want.place);
                 Failure::Cancelled
             }
             Miss::Failed => {
@@ -90,12 +122,13 @@ impl Hub {
             Miss::Damaged(damage) => {
                 remote.stats.corrupt += 1;
                 // It would be damaged for everybody: it goes, and whoever has it sends it anew.
-                remote.delete(print, want.key);
+                remote.erase_at(print, want.key, want.place);
                 Failure::Damaged(damage)
             }
         };
-        if miss != Miss::Failed {
-            self.forget_remote(want.namespace, &want.key);
+        // What another place has is read from there the next time.
+        if miss != Miss::Failed && remote.places.lose(want.namespace, &want.key, want.place) {
+            self.note_remote(What::Removed, want.namespace, &want.key);
         }
         for waiter in want.waiters {
             self.outcome(Outcome { token: waiter.token, result: Err(failure) });
@@ -120,7 +153,7 @@ impl Hub {
             let Some(remote) = &mut self.remote else { return 0 };
             if !there {
                 news += usize::from(self.forget_remote(namespace, key));
-            } else if remote.learn(namespace, *key) {
+            } else if remote.learn(namespace, *key, Place::ALONE) {
                 news += 1;
                 self.note_remote(What::Stored, namespace, key);
             }
@@ -138,12 +171,38 @@ impl Hub {
 
     /// Forget a block and have its object deleted. True: it was there.
     pub(super) fn drop_remote(&mut self, namespace: u16, key: &Key) -> bool {
-        let known = self.forget_remote(namespace, key);
         let print = self.namespaces.fingerprint(namespace).copied();
-        if let (true, Some(remote), Some(print)) = (known, &mut self.remote, print) {
-            remote.delete(print, *key);
+        let (Some(remote), Some(print)) = (&mut self.remote, print) else { return false };
+        let known = remote.erase((namespace, print), *key);
+        if known {
+            self.note_remote(What::Removed, namespace, key);
         }
         known
+    }
+
+    /// A bundle lies in the store; how many of its blocks were news.
+    pub(super) fn remote_bundle(&mut self, name: Name, head: &Head) -> usize {
+        let namespace = self.namespaces.number(&head.namespace);
+        let (Some(remote), Some(namespace)) = (&mut self.remote, namespace) else { return 0 };
+        let news = remote.learn_bundle(namespace, name, head);
+        news.iter().for_each(|key| self.note_remote(What::Stored, namespace, key));
+        news.len()
+    }
+
+    /// Bundles that were not known.
+    pub(super) fn remote_unknown(&self, print: &Fingerprint, mut names: Vec<Name>) -> Vec<Name> {
+        let number = self.namespaces.number(print);
+        let (Some(remote), Some(number)) = (&self.remote, number) else { return Vec::new() };
+        names.retain(|name| !remote.places.has_bundle(number, name));
+        names
+    }
+
+    /// Blocks of a bundle were dropped, by whomever.
+    pub(super) fn remote_marked(&mut self, print: &Fingerprint, name: &Name, keys: &[Key]) {
+        let number = self.namespaces.number(print);
+        let (Some(remote), Some(number)) = (&mut self.remote, number) else { return };
+        let gone = remote.marked(number, name, keys);
+        gone.iter().for_each(|key| self.note_remote(What::Removed, number, key));
     }
 
     fn note_remote(&mut self, what: What, namespace: u16, key: &Key) {
@@ -152,20 +211,25 @@ impl Hub {
     }
 
     /// A block has come to this machine, or was used here: send it, if that is wanted.
-    pub(super) fn offer_remote(&mut self, when: Upload, namespace: u16, key: &Key) {
+    pub(super) fn offer_remote(&mut self, when: Upload, namespace: u16, block: (Key, u32)) {
         let print = self.namespaces.fingerprint(namespace).copied();
         let Some(remote) = self.remote.as_mut().filter(|r| r.options.upload == when) else {
             return;
         };
         if let Some(print) = print {
-            remote.offer(namespace, print, *key);
+            remote.offer((namespace, print), block, self.now_us);
         }
     }
 
     pub(super) fn sweep_remote(&mut self) {
-        let Some(remote) = &self.remote else { return };
+        let Some(remote) = &mut self.remote else { return };
+        for (namespace, keys) in remote.due(self.now_us) {
+            if let Some(print) = self.namespaces.fingerprint(namespace) {
+                remote.send(*print, keys);
+            }
+        }
         for ticket in remote.overdue(self.now_us) {
-            self.remote_ended(ticket, Err(Miss::Failed));
+            self.remote_ended(vec![(ticket, Err(Miss::Failed))]);
         }
         if let (Some(remote), Some(table)) = (&self.remote, &self.table) {
             let (latency_us, us_per_mib, queued) = remote.cost();

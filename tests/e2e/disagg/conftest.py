@@ -1,4 +1,5 @@
-"""One pair that pulls and a single engine live for the whole session; see pair.py."""
+"""One pair that pulls and a single engine live for the whole session, from when they are first
+needed; see pair.py."""
 
 from __future__ import annotations
 
@@ -8,15 +9,18 @@ from pathlib import Path
 import pytest
 from e2e.disagg import pair as pairs
 from e2e.disagg.pair import Pair, Setup
+from e2e.fleet import Engine
 
 
 @pytest.fixture(scope="session")
-def pair(folder: Path) -> Iterator[Pair]:
-    setup = Setup()
-    made = Pair(
-        pairs.engine("prefill", setup, folder),
-        pairs.engine("decode", setup, folder),
-        pairs.engine("both", None, folder),
-    )
-    with pairs.running(made.all):
+def single(folder: Path) -> Iterator[Engine]:
+    made = pairs.engine("both", None, folder)
+    with pairs.running((made,)):
+        yield made
+
+
+@pytest.fixture(scope="session")
+def pair(single: Engine, folder: Path) -> Iterator[Pair]:
+    made = pairs.pair(Setup(), single, folder)
+    with pairs.running((made.prefill, made.decode)):
         yield made

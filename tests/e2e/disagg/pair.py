@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -127,6 +127,11 @@ def engine(role: Role, setup: Setup | None, folder: Path) -> Engine:
     return Engine(port, lambda: ChildServer.start(built, f"http://127.0.0.1:{port}", log))
 
 
+def pair(setup: Setup, single: Engine, folder: Path) -> Pair:
+    """Engines that are not started yet, and one to compare them with."""
+    return Pair(engine("prefill", setup, folder), engine("decode", setup, folder), single)
+
+
 def _vllm(spec: EngineSpec) -> Command:
     assert fleet.VLLM.exists() and WEIGHTS.exists(), "run tests/e2e/env.sh first (make e2e does)"
     built = command(spec)
@@ -157,6 +162,7 @@ def running(engines: Sequence[Engine]) -> Iterator[None]:
             each.launch()
         for each in engines:
             each.ready_s = each.server.wait_ready()
+            unpin(each)
             print(f"e2e: {each.address} ready after {each.ready_s:.0f} s", file=sys.stderr)
         yield
     finally:
@@ -165,11 +171,23 @@ def running(engines: Sequence[Engine]) -> Iterator[None]:
                 each.server.stop()
 
 
+def unpin(engine: Engine) -> None:
+    """Gives all its threads all cores. vLLM on the CPU pins whoever has a NIXL connector to the
+    last core (0.32, nixl/base_worker.py), where NIXL polls without a pause: two engines on one
+    core stood still for up to 90 s at a time, so that leases ended and requests were not read."""
+    cores = os.sched_getaffinity(0)
+    for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getpgid(int(task.parent.parent.name)) == engine.server.pid:
+                os.sched_setaffinity(int(task.name), cores)
+
+
 def revive(engine: Engine) -> None:
     """Starts a killed engine again on its ports."""
     if not engine.server.alive:
         engine.launch()
         engine.server.wait_ready()
+        unpin(engine)
 
 
 def freeze(engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,8 @@ from e2e.disagg import asks, front
 from e2e.disagg import pair as pairs
 from e2e.disagg.front import Front, Rules
 from e2e.disagg.pair import Pair, Prompts, Setup
-from e2e.disagg.replies import ask, hundred
+from e2e.disagg.replies import ask, comparable, hundred
+from e2e.fleet import Engine
 from harness import waiting
 
 from engines.vllm import handoff
@@ -21,11 +23,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def push_pair(pair: Pair, folder: Path) -> Iterator[Pair]:
-    setup = Setup(mode="push", engine_id="writes")
-    made = Pair(
-        pairs.engine("prefill", setup, folder), pairs.engine("decode", setup, folder), pair.single
-    )
+def push_pair(single: Engine, folder: Path) -> Iterator[Pair]:
+    made = pairs.pair(Setup(mode="push", engine_id="writes"), single, folder)
     with pairs.running((made.prefill, made.decode)):
         yield made
 
@@ -34,6 +33,11 @@ def push_pair(pair: Pair, folder: Path) -> Iterator[Pair]:
 def through(push_pair: Pair, folder: Path) -> Iterator[Front]:
     with front.running(push_pair, folder / "push", Rules(upstream="kv_connector push;")) as made:
         yield made
+
+
+def late(engine: Engine) -> float:
+    """Requests that wait for blocks from elsewhere."""
+    return engine.counter("vllm:num_requests_waiting_by_reason", reason="deferred")
 
 
 @pytest.mark.parametrize("lane", ["express", "starlette"])
@@ -88,3 +92,61 @@ def test_a_request_for_one_token_lets_the_blocks_go(push_pair: Pair, path: str) 
         assert http.post(push_pair.decode.base_url + path, content=last).status_code == 200
     push_pair.wait_idle(pairs.LEASE_S / 2)
     assert push_pair.prefill.counter(pairs.EXPIRED) == before
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_blocks_that_are_named_after_their_lease_are_written_by_a_second_prefill(
+    push_pair: Pair, left: bool
+) -> None:
+    """Without the gateway, what it mends: a decode engine that comes too late is told nothing and
+    waits, and it keeps the blocks of a request that is left meanwhile."""
+    p, d, name = push_pair.prefill, push_pair.decode, f"too late {left}"
+    path, body = asks.completion(name, 300)
+    raw = json.dumps(body).encode()
+    named = {"content-type": "application/json", "x-request-id": name.replace(" ", "-")}
+    with httpx.Client(timeout=60) as http, ThreadPoolExecutor(1) as pool:
+        right = ask(http, push_pair.single.base_url, (path, body)).content
+        first = handoff.prefill_body(path.encode(), raw)
+        reply = http.post(p.base_url + path, content=first, headers=named)
+        handed = handoff.read(reply.content, -1, -1)
+        assert handed is not None
+        waiting.until(lambda: pairs.usage(p) == 0, "the lease to end", 2 * pairs.LEASE_S)
+        second = handoff.decode_body(raw, 1, handed.peer.params(named["x-request-id"]))
+        answer = pool.submit(
+            http.post, d.base_url + path, content=second, headers=named, timeout=5 if left else 60
+        )
+        waiting.until(lambda: late(d) == 1, "the decode engine to wait", 5)
+        if left:
+            with pytest.raises(httpx.ReadTimeout):
+                answer.result()
+        assert ask(http, d.base_url, asks.completion("meanwhile", 40)).status == 200
+        assert pairs.usage(d) > 0 and answer.done() is left
+        assert http.post(p.base_url + path, content=first, headers=named).status_code == 200
+        if not left:
+            assert comparable(answer.result().json()) == right
+    push_pair.wait_idle(pairs.LEASE_S / 2)
+
+
+@pytest.mark.parametrize("lane", ["express", "starlette"])
+def test_a_decode_engine_that_stood_still_for_a_lease_is_written_the_blocks(
+    lane: str, push_pair: Pair, through: Front
+) -> None:
+    p, d = push_pair.prefill, push_pair.decode
+    asked = asks.completion(f"stands still, {lane}", 500)
+    before, again = pairs.prompts(d), through.metric("kvgate_prefills_asked_again_total")
+    with httpx.Client(timeout=120) as http, ThreadPoolExecutor(1) as pool:
+        right = ask(http, push_pair.single.base_url, asked)
+        pairs.freeze(d)
+        try:
+            answer = pool.submit(ask, http, through.lanes[lane], asked)
+            waiting.until(lambda: pairs.usage(p) > 0, "the prefill", 30)
+            waiting.until(lambda: pairs.usage(p) == 0, "its lease to end", 3 * pairs.LEASE_S)
+        finally:
+            pairs.thaw(d)
+        got = answer.result()
+    assert not right.differs(got)
+    assert "x-kvgate-prefill" in got.headers
+    assert through.metric("kvgate_prefills_asked_again_total") > again
+    waiting.until(lambda: pairs.prompts(d) != before, "the request to be counted", 10)
+    assert pairs.prompts(d) - before == Prompts(moved=500, computed=0, cached=0)
+    through.wait_handing()

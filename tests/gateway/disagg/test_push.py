@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,16 +13,24 @@ import pytest
 from harness import disagg, kv
 from harness.disagg import Conf
 
-from gateway.disagg.push import Pushed
+from gateway.disagg.push import AGAIN_MAX, Pushed
 
 Play = Callable[[Conf], Any]
 PATH, RESPONSES = "/v1/completions", "/v1/responses"
+EXPIRED = "nixl_num_kv_expired_reqs_total"
+COMPUTED = "prompt_tokens_by_source_total", "local_compute"
 PUSH = Conf(connector="NixlPushConnector", upstream="kv_connector push;")
 
 
 async def right(stage: Any, reply: Any, body: dict[str, Any], path: str = PATH) -> bool:
     assert reply.status_code == 200, reply.text
     return bool(disagg.said(reply.json()) == disagg.said(await stage.right(path, body)))
+
+
+def streamed(events: str) -> str:
+    """The text of a streamed completion."""
+    said = [line[6:] for line in events.splitlines() if line.startswith('data: {"')]
+    return "".join(choice["text"] for event in said for choice in json.loads(event)["choices"])
 
 
 async def learnt(stage: Any) -> None:
@@ -97,17 +106,47 @@ async def test_76b_a_prefill_that_fails_ends_the_other_leg(
     await stage.quiet()
 
 
-async def test_an_engine_that_does_not_hear_of_the_blocks_computes_the_prompt(
-    play: Play, lane: str
+@pytest.mark.parametrize("stream", [False, True])
+async def test_blocks_that_are_named_after_their_lease_are_written_nevertheless(
+    play: Play, lane: str, stream: bool
 ) -> None:
-    """Seen on real engines: the blocks are written, and whoever waits for them is never told."""
-    stage = await play(replace(PUSH, lane=lane, lease_s=1.0))
+    """Seen on real engines: a decode engine has no time for a request until the prefill's lease has
+    ended, and nobody tells it that it waits in vain."""
+    slow = ("--profile", "fixed:60", "--max-num-seqs", 1)
+    stage = await play(replace(PUSH, lane=lane, lease_s=0.7, decode_args=slow))
+    await learnt(stage)
+    p, d = stage.prefills[0], stage.decodes[0]
+    body = disagg.fresh()
+    other = disagg.completion("something else to say", max_tokens=30, ignore_eos=True)
+    async with httpx.AsyncClient(base_url=f"http://{d.address}", timeout=30) as direct:
+        busy = asyncio.create_task(direct.post(PATH, json=other))
+        await kv.until(lambda: d.state()["running"] == 1, "the decode engine to be busy")
+        reply = await asyncio.wait_for(stage.post(PATH, {**body, "stream": stream}), 20)
+        alone = (await busy).json()["usage"]["prompt_tokens"]
+    wanted = disagg.said(await stage.right(PATH, body))
+    got = streamed(reply.text) if stream else disagg.said(reply.json())
+    assert (reply.status_code, got) == (200, wanted)
+    assert kv.receipt(reply)["disaggregate"] == "forced"
+    assert stage.app.pipeline.decisions.two.count("again") > 0
+    assert disagg.metric(p, EXPIRED) > 0
+    assert disagg.metric(d, *COMPUTED) == alone
+    await stage.quiet()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_engine_that_does_not_hear_of_the_blocks_computes_the_prompt(
+    play: Play, lane: str, fails: bool
+) -> None:
+    """Once they have been written again in vain, or the other engine does not do that."""
+    stage = await play(replace(PUSH, lane=lane, lease_s=0.7))
     await learnt(stage)
     stage.decodes[0].faults(["delay:ms=60000,times=1"])
+    stage.prefills[0].faults(["status:code=500,skip=1"] if fails else [])
     body = disagg.fresh()
     reply = await asyncio.wait_for(stage.post(PATH, body), 20)
     assert await right(stage, reply, body)
     assert kv.receipt(reply)["disaggregate"] == "expired"
+    assert stage.app.pipeline.decisions.two.count("again") == (1 if fails else AGAIN_MAX)
 
 
 async def test_76h_a_request_that_both_refuse_ends_at_once(play: Play, lane: str) -> None:
@@ -191,4 +230,4 @@ async def test_a_client_that_leaves_before_the_decode_leg_is_sent(
     assert sent == [0]
     await stage.quiet()
     await kv.until(lambda: p.state()["blocks_used"] == 0, "no block in use")
-    assert disagg.metric(p, "nixl_num_kv_expired_reqs_total") == 0
+    assert disagg.metric(p, EXPIRED) == 0

@@ -140,6 +140,24 @@ async def test_a_connection_lingers_where_the_engine_has_not_begun(rig: Rig) -> 
     assert 0.25 <= rig.closed_at - left < 2.0
 
 
+async def test_a_parked_reply_is_left_with_the_engine(rig: Rig) -> None:
+    rig.answer = PLAIN
+    rig.change = lambda leg: leg.park(True)
+    await rig.start()
+    await kv.until(lambda: b"{}" in rig.got, "the request at the engine")
+    first, plan = rig.legs[0], (relay.RequestPlan(), relay.ReplyPlan())
+    other = relay.Leg(relay.Nobody(), rig.asked, rig.pool, *plan, rig)
+    other.keep_max, other.body = 1 << 20, b"{}"
+    other.start()  # what is written later has been answered and read
+    await asyncio.wait_for(rig.done.wait(), 5)
+    assert other.reply == BODY
+    assert not first.t_head and not first.t_end and first.bytes_received == 0
+    rig.done.clear()
+    first.park(False)
+    assert (await rig.ended()).error is None
+    assert first.relayed and (await rig.reader.readline()).startswith(b"HTTP/1.1 200")
+
+
 async def test_nobody_takes_a_leg(rig: Rig) -> None:
     rig.answer = PLAIN
     await rig.start()

@@ -15,6 +15,7 @@ use crate::kvbm::namespace::Namespace;
 use crate::kvbm::options::{DiskOptions, IoKind};
 use crate::kvbm::record::{Key, PAGE};
 use crate::kvbm::stores::{Store, Stored};
+use crate::kvbm::view::View;
 use crate::kvbm::Refusal;
 
 /// A directory that goes away with the test.
@@ -171,7 +172,7 @@ impl Rig {
             key: key(n),
             len: len as u32,
             note: n.to_le_bytes().into(),
-            source: Source::Bytes(payload(n, len).into()),
+            source: Source::Bytes(View::of(payload(n, len))),
         };
         self.disk.store(store, token).map(|stored| (token, stored))
     }

@@ -1,0 +1,108 @@
+//! What the remote tier wants of the object store: one request each, of one block or of neighbours in a
+//! bundle.
+
+use super::bundle::{start, Name};
+use super::record::{Fingerprint, Key};
+
+/// Bytes nobody asked for that are read so that two blocks of a bundle come in one request.
+const GAP_MAX: u64 = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Fetch,
+    /// A fetch that nobody waits for yet.
+    Ahead,
+    /// Several blocks go as a bundle.
+    Send,
+    /// A block's object, or a bundle with all that belongs to it.
+    Delete,
+    /// Blocks of a bundle were dropped: say so beside it.
+    Mark,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Of a fetch: what to report it under.
+    pub ticket: u64,
+    pub key: Key,
+    /// Which record of the bundle.
+    pub slot: u8,
+}
+
+/// The bundle that an errand is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Within {
+    pub name: Name,
+    pub record_bytes: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Errand {
+    pub kind: Kind,
+    pub namespace: Fingerprint,
+    pub pieces: Vec<Piece>,
+    pub bundle: Option<Within>,
+}
+
+impl Errand {
+    pub fn of(kind: Kind, namespace: Fingerprint, keys: impl IntoIterator<Item = Key>) -> Self {
+        let pieces = keys.into_iter().map(|key| Piece { ticket: 0, key, slot: 0 }).collect();
+        Self { kind, namespace, pieces, bundle: None }
+    }
+
+    /// The bytes of a bundle that hold all pieces: from, to.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        let record_bytes = self.bundle?.record_bytes;
+        let slots = self.pieces.iter().map(|piece| usize::from(piece.slot));
+        let (first, last) = (slots.clone().min()?, slots.max()?);
+        Some((start(record_bytes, first), start(record_bytes, last + 1)))
+    }
+
+    /// Take the other one's blocks along, if one request can bring both.
+    pub fn merge(&mut self, other: &Errand) -> bool {
+        let same = self.kind == other.kind && self.namespace == other.namespace;
+        if !same || self.bundle.is_none() || self.bundle != other.bundle {
+            return false;
+        }
+        let (Some((from, to)), Some((its_from, its_to))) = (self.range(), other.range()) else {
+            return false;
+        };
+        let is_fetch = matches!(self.kind, Kind::Fetch | Kind::Ahead);
+        if is_fetch && (its_from > to + GAP_MAX || from > its_to + GAP_MAX) {
+            return false;
+        }
+        self.pieces.extend_from_slice(&other.pieces);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kvbm::record::PAGE;
+
+    fn errand(kind: Kind, name: u8, slot: u8) -> Errand {
+        let pieces = vec![Piece { ticket: 1, key: [slot; 32], slot }];
+        let record_bytes = 17 * PAGE as u32;
+        let bundle = Some(Within { name: [name; 32], record_bytes });
+        Errand { kind, namespace: [9; 32], pieces, bundle }
+    }
+
+    #[test]
+    fn neighbours_of_a_bundle_come_together() {
+        let mut one = errand(Kind::Fetch, 1, 3);
+        assert!(one.merge(&errand(Kind::Fetch, 1, 5)) && one.merge(&errand(Kind::Fetch, 1, 2)));
+        let page = PAGE as u64;
+        assert_eq!(one.range(), Some(((1 + 17 * 2) * page, (1 + 17 * 6) * page)));
+        for other in
+            [errand(Kind::Ahead, 1, 4), errand(Kind::Fetch, 2, 4), errand(Kind::Fetch, 1, 60)]
+        {
+            assert!(!one.merge(&other));
+        }
+        assert_eq!(one.pieces.len(), 3);
+        let mut mark = errand(Kind::Mark, 1, 0);
+        assert!(mark.merge(&errand(Kind::Mark, 1, 120)), "no bytes are read for it");
+        let mut alone = Errand::of(Kind::Fetch, [9; 32], [[1; 32]]);
+        assert!(!alone.merge(&alone.clone()) && alone.range().is_none());
+    }
+}

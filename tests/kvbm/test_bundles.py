@@ -1,0 +1,272 @@
+"""Small blocks in bundles: sent together, fetched together, dropped one by one; and bundles that
+are not what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness.blocks import BLOCK, Engine, name
+from harness.object_store import Objects
+from harness.waiting import until
+
+from native import _core
+
+REMOTE, DISK, MISS = 3, 2, 0
+PAGE, RECORD = 4096, 4096 + BLOCK
+COUNT = 4
+
+
+class Machine:
+    """A core that bundles COUNT blocks, an engine, and the store behind."""
+
+    def __init__(self, root: Path, **options: object) -> None:
+        root.mkdir(exist_ok=True)
+        disk = _core.KvbmDisk(str(root / "disk"), 64 << 20, segment_bytes=1 << 20)
+        given = {
+            "disk": disk, "remote_blocks": 1000, "upload": "all", "bundle_s": 0.05,
+            "bundle_bytes": PAGE + COUNT * RECORD, "bundle_below": BLOCK, **options,
+        }  # fmt: skip
+        self.core = _core.KvbmCore(str(root / "s"), **given)  # type: ignore[arg-type]
+        self.store = Objects(self.core)
+        self.engine_socket = root / "s"
+        self.engine = Engine(str(self.engine_socket)).up()
+
+    def stop(self) -> None:
+        self.engine.__exit__(None, None, None)
+        self.core.stop()
+
+    def sees(self, other: Objects) -> None:
+        """The same bucket as another machine's, looked through."""
+        self.store.held, self.store.bundles = other.held, other.bundles
+        self.store.marks = other.marks
+        self.store.survey()
+
+    def keys(self, blocks: range | list[int]) -> list[bytes]:
+        return self.engine.client.keys([name(n) for n in blocks])
+
+    def figure(self, which: str) -> int:
+        return int(self.core.stats()[which])
+
+    def idle(self) -> None:
+        def done() -> bool:
+            waits = self.figure("remote_queued_sends")
+            return not self.store.serve(0.0) and not waits
+
+        until(done, "that nothing waits", 10.0)
+
+    def load(self, blocks: list[int]) -> list[int]:
+        job = next(self.engine.jobs)
+        names = [name(n) for n in blocks]
+        assert self.engine.client.load(job, names, list(range(len(blocks))))
+        until(lambda: (self.store.serve(0.01), self.engine.collect(), job in self.engine.done)[2],
+              "the load")  # fmt: skip
+        return list(self.engine.done.pop(job).statuses)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def machine(**options: object) -> Machine:
+        made.append(Machine(tmp_path / str(len(made)), **options))
+        return made[-1]
+
+    yield machine
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def pair(make: Callable[..., Machine]) -> tuple[Machine, Machine]:
+    """One that sent blocks 0 to 3 in a bundle, another that learnt of it."""
+    one, two = make(), make(upload="off")
+    one.engine.store(range(COUNT))
+    one.idle()
+    two.sees(one.store)
+    assert two.engine.lookup(range(COUNT)) == [REMOTE] * COUNT
+    return one, two
+
+
+def test_full_bundles_and_what_has_waited(make: Callable[..., Machine]) -> None:
+    one = make()
+    one.engine.store(range(2 * COUNT + 3))
+    one.idle()
+    sizes = sorted(len(data) for data in one.store.bundles.values())
+    assert sizes == [PAGE + n * RECORD for n in (3, COUNT, COUNT)]
+    assert not one.store.held
+    one.engine.store([50])
+    one.idle()
+    assert len(one.store.held) == 1, "one block alone is no bundle"
+    assert one.figure("remote_bundles") == 3
+    assert one.figure("remote_blocks") == 2 * COUNT + 4
+
+
+def test_large_blocks_go_alone(make: Callable[..., Machine]) -> None:
+    one = make(bundle_below=BLOCK - 1)
+    one.engine.store(range(3))
+    one.idle()
+    assert (len(one.store.held), len(one.store.bundles)) == (3, 0)
+
+
+def test_neighbours_come_in_one_request(pair: tuple[Machine, Machine]) -> None:
+    _, two = pair
+    assert two.load([3, 1, 2]) == [0, 0, 0]
+    assert all(two.engine.holds(slot, n) for slot, n in enumerate([3, 1, 2]))
+    assert (two.figure("remote_fetches"), two.figure("remote_fetched")) == (1, 3)
+    until(lambda: two.engine.lookup(range(COUNT)) == [REMOTE, DISK, DISK, DISK], "them on disk")
+
+
+def test_the_chain_ahead_comes_in_one_request(pair: tuple[Machine, Machine]) -> None:
+    _, two = pair
+    two.engine.client.prefetch([name(n) for n in range(COUNT)])
+    until(lambda: (two.store.serve(), two.engine.lookup(range(COUNT)) == [DISK] * COUNT)[1], "them")
+    assert two.store.seen == ["ahead"]
+
+
+def test_a_bundle_is_known_to_whoever_finds_it(make: Callable[..., Machine]) -> None:
+    one = make()
+    one.engine.store(range(COUNT))
+    one.idle()
+    other = make(bundle_bytes=0)
+    other.sees(one.store)
+    assert other.engine.lookup(range(COUNT + 1)) == [REMOTE] * COUNT + [MISS]
+    other.engine.store([0])
+    other.idle()
+    assert other.store.seen == [], "what is there in a bundle is not sent again"
+    less = make(remote_blocks=2)
+    less.sees(one.store)
+    assert sorted(less.engine.lookup(range(COUNT))) == [MISS, MISS, REMOTE, REMOTE]
+    assert less.figure("remote_left_out") == 2
+
+
+def test_dropped_blocks_stay_dropped_and_the_last_takes_the_object(
+    pair: tuple[Machine, Machine], make: Callable[..., Machine]
+) -> None:
+    one, two = pair
+    [fingerprint] = {print for print, _ in one.store.bundles}
+    keys = one.keys(range(COUNT))
+    one.core.drop(fingerprint, keys[:2])
+    one.idle()
+    assert [set(keys[:2])] == list(one.store.marks.values())
+    two.store.survey()
+    until(lambda: two.engine.lookup(range(COUNT)) == [MISS, MISS, REMOTE, REMOTE], "the drop")
+    three = make()
+    three.sees(one.store)
+    until(lambda: three.engine.lookup(range(COUNT)) == [MISS, MISS, REMOTE, REMOTE], "it, later")
+    assert three.load([2, 3]) == [0, 0]
+    two.core.drop(fingerprint, keys[2:])
+    two.idle()
+    assert (one.store.bundles, one.store.marks) == ({}, {})
+
+
+def change(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+FAULTS: dict[str, Callable[[bytes], bytes]] = {
+    "payload": lambda data: change(data, PAGE + RECORD + PAGE + 77),
+    "header": lambda data: change(data, PAGE + RECORD + 64),
+    "foreign": lambda data: data[: PAGE + RECORD] + data[-RECORD:] + data[PAGE + 2 * RECORD :],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_block_is_a_miss_and_its_neighbours_are_not(
+    pair: tuple[Machine, Machine], fault: str
+) -> None:
+    _, two = pair
+    [which] = two.store.bundles
+    two.store.bundles[which] = FAULTS[fault](two.store.bundles[which])
+    assert two.load([0, 1, 2]) == [0, 17, 0]
+    assert two.engine.holds(0, 0)
+    assert two.engine.holds(2, 2)
+    assert two.figure("remote_corrupt") == 1
+    two.idle()
+    assert two.store.marks == {which: set(two.keys([1]))}, "nobody is offered it again"
+    assert two.engine.lookup([1, 3]) == [MISS, REMOTE]
+
+
+@pytest.mark.parametrize("length", [0, PAGE, PAGE + RECORD - 1])
+def test_a_bundle_cut_short_gives_what_is_whole(pair: tuple[Machine, Machine], length: int) -> None:
+    _, two = pair
+    [which] = two.store.bundles
+    two.store.bundles[which] = two.store.bundles[which][:length]
+    assert two.load([0, 1]) == [17, 17]
+    assert two.figure("remote_corrupt") == 2
+    assert two.engine.lookup([0, 1]) == [MISS, MISS]
+
+
+def test_a_bundle_that_is_gone_is_a_miss_and_news_when_it_comes_again(
+    pair: tuple[Machine, Machine],
+) -> None:
+    _, two = pair
+    held = dict(two.store.bundles)
+    two.store.bundles.clear()
+    assert two.load([0, 1]) == [1, 1]
+    assert two.figure("remote_absent") == 2
+    assert two.engine.lookup([0, 2]) == [MISS, REMOTE]
+    assert two.load([2]) == [1]
+    two.store.bundles.update(held)
+    two.store.survey()
+    assert two.engine.lookup(range(COUNT)) == [REMOTE] * COUNT
+    assert two.load([0, 1, 2, 3]) == [0] * COUNT
+
+
+@pytest.mark.parametrize("fault", ["flipped", "short", "long", "renamed", "elsewhere", "empty"])
+def test_a_bad_index_is_no_index(make: Callable[..., Machine], fault: str) -> None:
+    one = make()
+    one.engine.store(range(COUNT))
+    one.idle()
+    [(print, bundle)] = one.store.bundles
+    data = one.store.bundles.pop((print, bundle))
+    if fault == "renamed":
+        bundle = bytes(32)
+    if fault == "flipped":
+        data = change(data, 130)
+    cut = {"short": data[:-1], "long": data + b"x", "empty": b""}.get(fault, data)
+    one.store.bundles[print, bundle] = cut
+    two = make()
+    if fault == "elsewhere":
+        other = Engine(str(two.engine_socket), probe=bytes(32)).up()
+        assert other.client.fingerprint is not None
+        one.store.bundles = {(other.client.fingerprint, bundle): cut}
+        other.__exit__(None, None, None)
+    two.sees(one.store)
+    assert two.engine.lookup(range(COUNT)) == [MISS] * COUNT
+    assert two.figure("remote_bundles") == 0
+    assert one.store.bundles == {}, "it is deleted"
+
+
+def test_a_bundle_of_a_later_version_is_left_alone(make: Callable[..., Machine]) -> None:
+    one, two = make(), make()
+    one.engine.store(range(COUNT))
+    one.idle()
+    [(print, bundle)] = one.store.bundles
+    data = bytearray(one.store.bundles[print, bundle][:PAGE])
+    data[8] = 2
+    data[12:16] = crc32c(bytes(data[:12]) + bytes(4) + bytes(data[16:])).to_bytes(4, "little")
+    size = PAGE + COUNT * RECORD
+    assert two.store.door.bundled(print, bundle, bytes(data), size) == 0
+    assert two.engine.lookup(range(COUNT)) == [MISS] * COUNT
+
+
+def crc32c(data: bytes) -> int:
+    """Bit by bit: CRC-32C, Castagnoli's polynomial reflected (RFC 3720, B.4)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_a_store_that_is_away_costs_no_block(pair: tuple[Machine, Machine]) -> None:
+    _, two = pair
+    two.store.away = True
+    assert two.load([0, 1]) == [16, 16]
+    assert (two.figure("remote_failed"), two.figure("remote_fetches")) == (2, 1)
+    two.store.away = False
+    assert two.load([0, 1]) == [0, 0]
