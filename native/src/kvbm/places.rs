@@ -69,6 +69,13 @@ impl Places {
         self.first.get(&(namespace, *key)).copied()
     }
 
+    /// Whether a block is known to lie there.
+    pub fn holds(&self, namespace: u16, key: &Key, place: Place) -> bool {
+        let block = (namespace, *key);
+        let others = self.more.get(&block).map_or(&[][..], |others| &others[..]);
+        self.first.get(&block) == Some(&place) || others.contains(&place)
+    }
+
     pub fn bundle(&self, place: Place) -> Option<&Bundle> {
         self.bundles.get((place.bundle as usize).checked_sub(1)?)?.as_ref()
     }
@@ -80,14 +87,10 @@ impl Places {
     /// A block lies there. None: there is no room for that. True: it was not known at all.
     pub fn learn(&mut self, namespace: u16, key: Key, place: Place) -> Option<bool> {
         let block = (namespace, key);
-        if self.first.get(&block) == Some(&place) {
+        if self.holds(namespace, &key, place) {
             return Some(false);
         }
         let is_news = !self.first.contains_key(&block);
-        let others = self.more.get(&block).map_or(&[][..], |others| &others[..]);
-        if others.contains(&place) {
-            return Some(false);
-        }
         if self.first.len() + self.spare >= self.most {
             return None;
         }

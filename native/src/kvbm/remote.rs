@@ -187,25 +187,37 @@ impl Remote {
         let Some(bundle) = self.places.bundle(place).copied() else {
             return self.staged.push(Errand::of(Kind::Delete, print, [key]));
         };
-        let within = Within { name: bundle.name, record_bytes: bundle.record_bytes };
-        if !self.places.drop_from(place) {
-            let pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
-            let bundle = Some(within);
-            return self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
+        let bundle = Some(Within { name: bundle.name, record_bytes: bundle.record_bytes });
+        if self.places.drop_from(place) {
+            return self.erase_bundle(print, bundle, place);
         }
-        self.staged.retain(|other| other.kind != Kind::Mark || other.bundle != Some(within));
-        let mut errand = Errand::of(Kind::Delete, print, []);
-        errand.bundle = Some(within);
-        self.staged.push(errand);
+        let pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
+        self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
+    }
+
+    /// Its last block was dropped.
+    fn erase_bundle(&mut self, print: Fingerprint, bundle: Option<Within>, place: Place) {
+        self.staged.retain(|other| other.kind != Kind::Mark || other.bundle != bundle);
+        self.staged.push(Errand { bundle, ..Errand::of(Kind::Delete, print, []) });
         self.places.vanish(place);
     }
 
     /// Somebody dropped blocks of a bundle; those that lie nowhere else.
-    pub fn marked(&mut self, namespace: u16, name: &Name, keys: &[Key]) -> Vec<Key> {
+    pub fn marked(
+        &mut self,
+        (namespace, print): (u16, Fingerprint),
+        name: &Name,
+        keys: &[Key],
+    ) -> Vec<Key> {
         let mut gone = Vec::new();
         for key in keys {
             let Some(place) = self.places.within(namespace, key, name) else { continue };
-            self.places.drop_from(place);
+            let found = self.places.bundle(place);
+            let bundle = found.map(|b| Within { name: b.name, record_bytes: b.record_bytes });
+            // Of two machines that dropped a half each, both find that out.
+            if self.places.drop_from(place) {
+                self.erase_bundle(print, bundle, place);
+            }
             if self.places.lose(namespace, key, place) {
                 gone.push(*key);
             }

@@ -109,10 +109,14 @@ impl Hub {
 
     fn remote_missed(&mut self, want: Want, print: Fingerprint, miss: Miss) {
         let Some(remote) = &mut self.remote else { return };
+        // It may have been dropped since, and its place be another's.
+        let is_there = remote.places.holds(want.namespace, &want.key, want.place);
         let failure = match miss {
             Miss::Absent => {
                 remote.stats.absent += 1;
-                remote.places.vanish(want.place);
+                if is_there {
+                    remote.places.vanish(want.place);
+                }
                 Failure::Cancelled
             }
             Miss::Failed => {
@@ -122,7 +126,9 @@ impl Hub {
             Miss::Damaged(damage) => {
                 remote.stats.corrupt += 1;
                 // It would be damaged for everybody: it goes, and whoever has it sends it anew.
-                remote.erase_at(print, want.key, want.place);
+                if is_there {
+                    remote.erase_at(print, want.key, want.place);
+                }
                 Failure::Damaged(damage)
             }
         };
@@ -201,7 +207,7 @@ impl Hub {
     pub(super) fn remote_marked(&mut self, print: &Fingerprint, name: &Name, keys: &[Key]) {
         let number = self.namespaces.number(print);
         let (Some(remote), Some(number)) = (&mut self.remote, number) else { return };
-        let gone = remote.marked(number, name, keys);
+        let gone = remote.marked((number, *print), name, keys);
         gone.iter().for_each(|key| self.note_remote(What::Removed, number, key));
     }
 

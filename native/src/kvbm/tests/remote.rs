@@ -95,10 +95,21 @@ fn a_drop_marks_and_the_last_one_deletes() {
     let found = errands(&mut remote);
     let kinds: Vec<Kind> = found.iter().map(|errand| errand.kind).collect();
     assert_eq!(kinds, [Kind::Delete, Kind::Mark]);
-    assert_eq!(remote.marked(1, &name, &[[3; 32], [2; 32]]), [[3; 32]]);
+    assert_eq!(remote.marked(SPACE, &name, &[[3; 32], [2; 32]]), [[3; 32]]);
     assert!(remote.erase(SPACE, [1; 32]) && remote.is_empty());
     let found = errands(&mut remote);
     assert_eq!((found.len(), found[0].kind), (1, Kind::Delete));
     assert_eq!(found[0].bundle.map(|within| within.name), Some(name));
     assert!(!remote.places.has_bundle(1, &name));
+}
+
+#[test]
+fn two_who_drop_a_half_each_leave_nothing() {
+    let mut remote = remote(9, Bundling::OFF);
+    let name = bundle(&mut remote, &[[1; 32], [2; 32]]);
+    assert!(remote.erase(SPACE, [1; 32]));
+    assert_eq!(errands(&mut remote)[0].kind, Kind::Mark);
+    assert_eq!(remote.marked(SPACE, &name, &[[1; 32], [2; 32]]), [[2; 32]]);
+    assert_eq!(errands(&mut remote)[0].kind, Kind::Delete);
+    assert!(!remote.places.has_bundle(1, &name) && remote.is_empty());
 }
