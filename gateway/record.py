@@ -53,7 +53,7 @@ def termination(ctx: Context) -> str:
 
 
 class Recorder:
-    __slots__ = ("_gatehouse", "decisions", "receipts", "responses", "stats")
+    __slots__ = ("_gatehouse", "_plain", "decisions", "receipts", "responses", "stats")
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Recorder:
         self.receipts = receipts
         self.decisions = decisions
         self._gatehouse = gatehouse
-        self.stats = stats
+        self.stats, self._plain = stats, stats.plain
         self.responses = responses
 
     def __call__(self, ctx: Context) -> None:
@@ -84,7 +84,8 @@ class Recorder:
         if ctx.error is None:
             ctx.error = ctx.first_error  # it is counted and logged, whatever answered instead
         try:
-            self.stats.request(ctx)
+            if not self._plain(ctx):
+                self.stats.request(ctx)
             if ctx.kv is not None:
                 self.decisions.ended(ctx)
             self.receipts.ended(ctx)

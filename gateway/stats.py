@@ -62,7 +62,10 @@ class Statistics:
         names += SAID_COUNTS
         self._counters = _core.Counters(workers, names, list(SAID_GAUGES))
         self._at = {name: at for at, name in enumerate((*names, *SAID_GAUGES))}
-        self._tally = tally(self._stats.record)
+        # Both run for every request, and are native calls themselves: `offer(series)` counts one
+        # that has come; `plain(ctx)` one that ended as most do, else it says False.
+        self.offer = self._stats.offer
+        self.plain = tally(self._stats.record).plain
         self._bound = False
         self._marks: dict[int, list[float]] = {}  # by series: its SLOs as bounds
         self.gap_bounds = _core.Stats.bounds("itl")
@@ -103,6 +106,11 @@ class Statistics:
         if self._bound:
             self._stats.mark(series, self._marks[series])
 
+    def slos(self, series: int) -> dict[str, float]:
+        """The SLOs among a series' bounds, by one of LEVELS, seconds; 0 = none."""
+        marks = self._marks.get(series, ())
+        return dict(zip(LEVELS, marks, strict=False)) or dict.fromkeys(LEVELS, 0.0)
+
     def gaps(self, series: int) -> memoryview | None:
         """The histogram of gaps between chunks that the relay writes in place; None in a process
         that serves nothing.
@@ -111,14 +119,9 @@ class Statistics:
 
     # ---- counting ----
 
-    def offer(self, series: int) -> None:
-        """Counts a request that has come."""
-        self._stats.offer(series)
-
     def request(self, ctx: Context) -> None:
-        """Counts a request that has ended, and writes what it says of it."""
-        if not self._tally.plain(ctx):
-            self.any_request(ctx, self._stats.record)
+        """Counts a request that has ended in whatever way, and writes what it says of it."""
+        self.any_request(ctx, self._stats.record)
         if ctx.error is not None:
             self._counters.add(self._at["refused/" + ctx.error.code])
         if ctx.stripped:

@@ -20,12 +20,12 @@ cdef extern from *:
 _SLOTS = (
     "client", "request", "leg", "engine", "group", "error", "attempts", "scan",
     "request_id", "lane", "model", "termination", "status", "bytes_sent", "t_end",
-    "turned", "policy", "sent", "path", "end", "word",
+    "turned", "policy", "sent", "path", "end", "word", "stripped",
 )
 cdef enum:
     C_CLIENT, C_REQUEST, C_LEG, C_ENGINE, C_GROUP, C_ERROR, C_ATTEMPTS, C_SCAN, \
     C_ID, C_LANE, C_MODEL, C_TERMINATION, C_STATUS, C_SENT, C_END, \
-    C_TURNED, C_POLICY, C_SENT_TARGET, C_PATH, C_ENDED, C_WORD, C_COUNT
+    C_TURNED, C_POLICY, C_SENT_TARGET, C_PATH, C_ENDED, C_WORD, C_STRIPPED, C_COUNT
 
 cdef Py_ssize_t _offsets[C_COUNT]
 cdef object _context_class = None

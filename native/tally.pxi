@@ -8,7 +8,7 @@ cdef enum:
 @cython.final
 cdef class Tally:
     """Counts a request that is plain: one leg's complete answer below 400, nothing of the gateway's own, no
-    wishes, and every service level kept. `record`: as `Stats.record`. `paths`: ends of paths whose answers
+    wishes, nothing taken out of it, and every service level kept. `record`: as `Stats.record`. `paths`: ends of paths whose answers
     count as good. The rest are places in the closed sets: what complete, completed and good are there, and
     lanes by name."""
     cdef object record
@@ -59,6 +59,7 @@ cdef class Tally:
         status = slot(ctx, C_STATUS)
         if (leg.error is not None or not leg.relayed or plan.series == 0 or not 0 < status < 400
                 or slot(ctx, C_ERROR) is not None or slot(ctx, C_TURNED) is not False or slot(ctx, C_POLICY)
+                or slot(ctx, C_STRIPPED)
                 or slot(ctx, C_TERMINATION) != self.complete or request.method != b"POST"
                 or slot(ctx, C_SENT_TARGET) is not request.target):
             return False

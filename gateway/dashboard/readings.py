@@ -48,9 +48,11 @@ class Reader:
         stats, kv, disagg = self._memory.stats, self._memory.kv, self._memory.disagg
         groups = self._table.groups
         series: dict[str, list[SeriesSnapshot]] = {name: [] for name in groups}
+        slos: dict[str, list[dict[str, float]]] = {name: [] for name in groups}
         for names, handle in stats.series.items():
             if names[2] in series:
                 series[names[2]].append(stats.snapshot(handle))
+                slos[names[2]].append(stats.slos(handle))
         reports = {name: g.conf.plan_report for name, g in groups.items() if g.conf.plan_report}
         transfers = {end: disagg.count(f"end/{end}") for end in transfer.ENDS}
         return Reading(
@@ -58,10 +60,7 @@ class Reader:
             wall,
             self._status.document(now),
             {name: totals(of) for name, of in series.items()},
-            {
-                name: {level: getattr(group.conf.kv, f"{level}_s") for level in LEVELS}
-                for name, group in groups.items()
-            },
+            {name: strictest(of) for name, of in slos.items()},
             {tier: kv.count(f"matched/{tier}") for tier in TIERS},
             kv.count("prompt_tokens"),
             {kind: kv.count(name) for kind, name in _COMPARED.items()},
@@ -69,6 +68,18 @@ class Reader:
             transfers | {"pending": disagg.count("pending")},
             self._reports.read(reports, wall),
         )
+
+
+def strictest(slos: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Of the routes of an upstream, by SLO: the shortest time that any of them sets, 0 = none. What
+    is good is counted for each by its own; this is what latencies of all are drawn against. Pure.
+    """
+    found = dict.fromkeys(LEVELS, 0.0)
+    for one in slos:
+        for level, limit_s in one.items():
+            if limit_s and not 0 < found[level] <= limit_s:
+                found[level] = limit_s
+    return found
 
 
 def totals(series: Iterable[SeriesSnapshot]) -> Totals:

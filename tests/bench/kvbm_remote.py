@@ -138,7 +138,7 @@ class Machine:
         wait(lambda: int(self.rig.core.stats()["remote_blocks"]) >= blocks)
 
 
-def whole(root: Path, url: str, rounds: int, block: int = 1 << 20, count: int = 64) -> list[float]:
+def whole(root: Path, url: str, rounds: int, block: int = 1 << 20, count: int = 128) -> list[float]:
     """Reading ours / bare of objects of a megabyte, and our bytes a second."""
     with Machine.sender(root / "out", url, "whole", block) as sender:
         sender.send(range(count))

@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 UNCOUNTED = ("off", "blind")
 
 
-_open, _gaps, _offer, _request = (
-    Statistics.open, Statistics.gaps, Statistics.offer, Statistics.request,
+_init, _open, _gaps, _request = (
+    Statistics.__init__, Statistics.open, Statistics.gaps, Statistics.request,
 )  # fmt: skip
 _rows: set[int] = set()
+
+
+def init(self: Statistics, *args: int | None) -> None:
+    _init(self, *args)  # type: ignore[arg-type]
+    offer, plain = self.offer, self.plain
+    self.offer = lambda series: series in _rows or offer(series)
+    self.plain = lambda ctx: ctx.plan.series[""] in _rows or plain(ctx)
 
 
 def open_(self: Statistics, names: Names) -> int:
@@ -40,18 +47,13 @@ def gaps(self: Statistics, series: int) -> memoryview | None:
     return None if series in _rows else _gaps(self, series)
 
 
-def offer(self: Statistics, series: int) -> None:
-    if series not in _rows:
-        _offer(self, series)
-
-
 def request(self: Statistics, ctx: Context) -> None:
     if ctx.plan.series[""] not in _rows:
         _request(self, ctx)
 
 
+Statistics.__init__, Statistics.request = init, request  # type: ignore[method-assign]
 Statistics.open, Statistics.gaps = open_, gaps  # type: ignore[method-assign]
-Statistics.offer, Statistics.request = offer, request  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -58,7 +58,7 @@ def test_every_code_is_one_that_can_be_counted() -> None:
 def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) -> None:
     left, counted, written = [], [], []
     gatehouse: Any = Fake(leave=lambda: left.append(1))
-    stats: Any = Fake(request=counted.append)
+    stats: Any = Fake(request=counted.append, plain=lambda _: False)
     recorder = Recorder(gatehouse, stats, ResponseMap(), Fake(), Fake())  # type: ignore[arg-type]
 
     def broken(_: object) -> str:
@@ -73,7 +73,7 @@ def test_a_fault_in_a_log_is_not_the_requests(caplog: pytest.LogCaptureFixture) 
 
 def test_a_stored_response_is_remembered() -> None:
     kept = ResponseMap()
-    nobody: Any = Fake(leave=lambda: None, request=lambda _: None, ended=lambda _: None)
+    nobody: Any = Fake(leave=lambda: None, plain=lambda _: True, ended=lambda _: None)
     recorder = Recorder(nobody, nobody, kept, nobody, nobody)
     ctx = context(Fake(error=None, phase="done", reply_id=b"resp_1"), 200)
     engine = Fake(upstream="u", address="e:1")

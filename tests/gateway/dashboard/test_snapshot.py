@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from gateway.dashboard.figures import Totals
-from gateway.dashboard.readings import totals
+from gateway.dashboard.readings import strictest, totals
 from gateway.dashboard.receipts import EVERY_S, KEPT, Receipts
 from gateway.dashboard.snapshot import Reading, changes, snapshot
 
@@ -92,6 +92,13 @@ def test_routes_of_an_upstream_are_summed() -> None:
     assert (found.good, found.missed["queue"], found.missed["error"]) == (4, 2, 0)
     assert (found.input_tokens, found.cached_tokens, found.output_tokens) == (20, 8, 6)
     assert found.histograms == {"ttft": (2, 4, 0), "tpot": (0, 0, 2)}
+
+
+def test_of_routes_that_differ_the_strictest_slo_is_shown() -> None:
+    none = {"ttft": 0.0, "tpot": 0.0, "e2el": 0.0}
+    assert strictest([]) == strictest([none]) == none
+    routes = [none, {"ttft": 2.0, "tpot": 0.0, "e2el": 9.0}, {"ttft": 0.5, "tpot": 0.05, "e2el": 0}]
+    assert strictest(routes) == {"ttft": 0.5, "tpot": 0.05, "e2el": 9.0}
 
 
 def test_decisions_are_sampled_and_bounded() -> None:
