@@ -23,8 +23,8 @@ from gateway.log_lines import LEVELS, OneLine
 from native.relay import LogBuffer
 
 # A buffer of this size goes to the writer at once, a smaller one after so long. To wake the writer
-# costs as much as some fifty lines: a busy worker is to do it once for a thousand.
-FLUSH_BYTES = 256 << 10
+# costs as much as two hundred lines: a busy worker is to do it once for thousands.
+FLUSH_BYTES = 1 << 20
 FLUSH_S = 1.0
 PENDING_BYTES_MAX = 8 << 20  # handed over and not yet written; more is dropped and counted
 

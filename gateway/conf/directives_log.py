@@ -37,9 +37,10 @@ DIRECTIVES = (
         "one in a block drops those from outside. Prompts are never written. Relative to the "
         "prefix. `if`: a request is not written where the text is empty or `0`. `buffer`: lines "
         "are kept until so much is full, or `flush` has passed since the first of them. Without it "
-        "each worker writes its lines within a second, and in pieces of at most 256k; a worker "
+        "each worker writes its lines within a second, and in pieces of 1m; a worker "
         "that is killed loses what it had not written yet.",
-        wrong="A buffer without flush on a quiet server: lines appear hours later.",
+        wrong="A buffer without flush on a quiet server: lines appear hours later. One of some "
+        "kilobytes on a busy server: each time it is full a thread is woken to write it.",
         example="access_log logs/access.log json;",
         see=("log_format", "error_log"),
     ),

@@ -200,7 +200,8 @@ DIRECTIVES = (
         "`off`: nothing is set.",
         note="One line drops all of those around it and all of the upstream's: times that it does "
         "not name are not set. What counts as good is counted for each route by its own, and "
-        "where prompts decide, engines are weighed by it.",
+        "where prompts decide, engines are weighed by it. `roles elastic` and `kvgate plan` go by "
+        "the upstream's.",
         wrong="`e2el` for answers whose length the client chooses: who asks for much breaks it.",
         example="slo ttft=500ms tpot=30ms;",
         see=("slo", "policy_header"),

@@ -19,7 +19,7 @@ class AccessLog:
     path: str  # "off" is an empty tuple on the location; "stderr"/"stdout" or a path
     format: LogFormat
     condition: Template | None = None  # if=: written unless the value is "" or "0"
-    buffer: int = 0  # bytes kept before they are written; 0 = as usual, 256k
+    buffer: int = 0  # bytes kept before they are written; 0 = as usual, 1m
     flush_s: float = 0.0  # how long a line may stay in the buffer; 0 = until it is full
 
 

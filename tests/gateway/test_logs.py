@@ -68,6 +68,7 @@ async def test_a_small_buffer_is_written_after_a_second_at_most(
 
 async def test_a_blocked_pipe_costs_lines_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PENDING_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(logs, "FLUSH_BYTES", 1 << 16)
     reader, full = os.pipe()
     writer = Writer()
     sink = Sink("stderr", writer)

@@ -13,7 +13,7 @@ from e2e.disagg import asks, front
 from e2e.disagg import pair as pairs
 from e2e.disagg.front import Front, Rules
 from e2e.disagg.pair import Pair, Prompts, Setup
-from e2e.disagg.replies import ask, comparable, hundred
+from e2e.disagg.replies import ask, hundred
 from e2e.fleet import Engine
 from harness import waiting
 
@@ -31,7 +31,9 @@ def push_pair(single: Engine, folder: Path) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def through(push_pair: Pair, folder: Path) -> Iterator[Front]:
-    with front.running(push_pair, folder / "push", Rules(upstream="kv_connector push;")) as made:
+    # No connection is kept: an engine that stood still closes those that were idle, unread.
+    rules = Rules(upstream="kv_connector push; keepalive_requests 1;")
+    with front.running(push_pair, folder / "push", rules) as made:
         yield made
 
 
@@ -105,7 +107,7 @@ def test_blocks_that_are_named_after_their_lease_are_written_by_a_second_prefill
     raw = json.dumps(body).encode()
     named = {"content-type": "application/json", "x-request-id": name.replace(" ", "-")}
     with httpx.Client(timeout=60) as http, ThreadPoolExecutor(1) as pool:
-        right = ask(http, push_pair.single.base_url, (path, body)).content
+        right = http.post(push_pair.single.base_url + path, content=raw, headers=named).json()
         first = handoff.prefill_body(path.encode(), raw)
         reply = http.post(p.base_url + path, content=first, headers=named)
         handed = handoff.read(reply.content, -1, -1)
@@ -123,7 +125,7 @@ def test_blocks_that_are_named_after_their_lease_are_written_by_a_second_prefill
         assert pairs.usage(d) > 0 and answer.done() is left
         assert http.post(p.base_url + path, content=first, headers=named).status_code == 200
         if not left:
-            assert comparable(answer.result().json()) == right
+            assert answer.result().json()["choices"] == right["choices"]
     push_pair.wait_idle(pairs.LEASE_S / 2)
 
 

@@ -149,6 +149,19 @@ async def test_an_engine_that_does_not_hear_of_the_blocks_computes_the_prompt(
     assert stage.app.pipeline.decisions.two.count("again") == (1 if fails else AGAIN_MAX)
 
 
+async def test_a_stream_that_is_never_written_the_blocks_ends_with_an_error(
+    play: Play, lane: str
+) -> None:
+    """Its head has been relayed: it cannot be begun anew."""
+    stage = await play(replace(PUSH, lane=lane, lease_s=0.7))
+    await learnt(stage)
+    stage.decodes[0].faults(["slow_first:ms=60000,times=1"])
+    body = {**disagg.fresh(), "stream": True}
+    reply = await asyncio.wait_for(stage.post(PATH, body), 20)
+    assert reply.status_code == 200 and "upstream_lost" in reply.text
+    assert stage.app.pipeline.decisions.two.count("again") == AGAIN_MAX
+
+
 async def test_76h_a_request_that_both_refuse_ends_at_once(play: Play, lane: str) -> None:
     stage = await play(replace(PUSH, lane=lane))
     await learnt(stage)
