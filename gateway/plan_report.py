@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from typing import Any
 
@@ -59,6 +60,8 @@ class Reports:
             return None
         except OSError as error:
             return {"error": f"{path}: {error.strerror}"}
+        if not stat.S_ISREG(at.st_mode):  # to open a pipe would wait for its writer
+            return {"error": f"{path} is no regular file"}
         mark = at.st_ino, at.st_size, at.st_mtime_ns
         known = self._known.get(path)
         if known is None or known[0] != mark:

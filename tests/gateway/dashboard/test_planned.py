@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ def test_what_is_no_report_is_said(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path: Path) -> None:
-    shown = Reports().read({"a": str(tmp_path), "b": str(tmp_path / ("x" * 300))}, 1000.0)
-    assert "Is a directory" in shown["a"]["error"]
+    os.mkfifo(tmp_path / "pipe")
+    paths = {"a": str(tmp_path), "b": str(tmp_path / ("x" * 300)), "c": str(tmp_path / "pipe")}
+    shown = Reports().read(paths, 1000.0)
+    assert "is no regular file" in shown["a"]["error"]
+    assert "is no regular file" in shown["c"]["error"]
     assert "File name too long" in shown["b"]["error"]
 
 
