@@ -19,6 +19,8 @@ from harness.waiting import until
 LOOPS = int(os.environ.get("KVBM_TORTURE_LOOPS", "6"))
 SEED = int(os.environ.get("KVBM_TORTURE_SEED_BASE", "1"))
 READY_S = 5.0
+# The machine may be busy with others.
+STILL_S = 10.0
 # A turn stores 236 blocks of 68 KiB at most: nothing has to go to make room.
 ROOMY = max(1 << 30, LOOPS * (24 << 20))
 BATCH = 4
@@ -75,14 +77,25 @@ def check(engine: Engine, ledger: Ledger, evicting: bool) -> None:
     offered = sorted(ledger.offered)
     for start in range(0, len(offered), 16):
         blocks = offered[start : start + 16]
+        wanted = set() if evicting else ledger.stored - ledger.dropping
+        there = found(engine, blocks, wanted & set(blocks))
+        assert not ledger.dropped & set(there), "a dropped block came back"
+        if there:
+            done = until(lambda: engine.try_load(there), "a load to begin", STILL_S)  # noqa: B023
+            assert done is not None and done.ok, "it was said to be there"
+            assert all(engine.holds(slot, block) for slot, block in enumerate(there))
+
+
+def found(engine: Engine, blocks: list[int], wanted: set[int]) -> list[int]:
+    """Those on disk, which the wanted ones have to be among. Whoever does not hear of a daemon for
+    some tenths of a second misses everything, so what is missed is asked for again for a while."""
+
+    def look() -> list[int] | None:
         tiers = engine.lookup(blocks)
         there = [block for block, tier in zip(blocks, tiers, strict=True) if tier == 2]
-        assert not ledger.dropped & set(there), "a dropped block came back"
-        lost = ledger.stored - ledger.dropping - set(there)
-        assert evicting or not lost & set(blocks), "an acknowledged block is gone"
-        if there:
-            assert engine.load(there).ok, "it was said to be there"
-            assert all(engine.holds(slot, block) for slot, block in enumerate(there))
+        return there if wanted <= set(there) else None
+
+    return until(lambda: (there := look()) is not None and (there,), "acknowledged blocks", STILL_S)[0]
 
 
 def torture(
