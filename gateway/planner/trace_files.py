@@ -43,7 +43,8 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a file holds, in the order of arrival; as `Recorded`, before it is packed."""
+    """What a file holds, in the order of arrival; as `Recorded`, before it is packed. Times count
+    from the first arrival, whatever moment the file counts from."""
 
     rows: Sequence[Row]
     block: int
@@ -95,9 +96,11 @@ def _ordered(path: Path, form: tuple[str, int], found: list[Row], skipped: int) 
     if not found:
         raise BadTrace(f"{path}: no request with an answer")
     found.sort(key=lambda row: row.at_s)
-    tick_s = _tick([row.at_s for row in found])
+    first_s = found[0].at_s  # of ours, seconds of the epoch
+    made = [replace(row, at_s=row.at_s - first_s) for row in found] if first_s else found
+    tick_s = _tick([row.at_s for row in made])
     name, block = form
-    return Rows(found, block, path.stem, name, tick_s, skipped)
+    return Rows(made, block, path.stem, name, tick_s, skipped)
 
 
 def _format(path: Path, first: str, told: Told) -> Format:

@@ -89,6 +89,27 @@ def test_the_command_gives_a_verdict(capsys: pytest.CaptureFixture[str]) -> None
     assert found["needed"]["engines"] >= 1 and found["options"][0]["goodput_per_gpu"] > 0
 
 
+def test_goodput_is_of_the_traffic_whenever_it_was_recorded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Our own recordings count from the epoch."""
+    found = []
+    for start in (0, 1_780_000_000_000):
+        file = tmp_path / f"{start}.trace"
+        made = [
+            {"timestamp": start + 250 * n, "input_length": 700, "output_length": 9,
+             "hash_ids": [n % 7]}
+            for n in range(100)
+        ]  # fmt: skip
+        file.write_text("\n".join(map(json.dumps, [{"kvgate_trace": 1, "block": 512}, *made])))
+        argv = ["--trace", str(file), "--slo", "ttft=2s,tpot=50ms", "--engines", "2"]
+        assert main([*argv, "--gpus-per-engine", "1", "--json"]) == 0
+        best = json.loads(capsys.readouterr().out)["options"][0]
+        found.append(best["goodput_per_gpu"])
+    # All are in time: four a second, of two GPUs, but for the tail of the last answer.
+    assert found == pytest.approx([2.0, 2.0], rel=0.05)
+
+
 def test_a_queue_that_never_ends_is_said_in_valid_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -50,7 +50,23 @@ def test_bailian_counts_in_seconds_and_blocks_of_16(tmp_path: Path) -> None:
     found = load(lines(tmp_path / "b.jsonl", later, row))
     assert (found.format, len(found.trace), found.tick_s) == ("bailian", 2, 0.0)
     assert found.trace.reusable_tokens() == 32
-    assert arrivals(found.trace) == [2.5, 9.25]
+    assert arrivals(found.trace) == [0.0, 6.75]
+
+
+EPOCH_MS = 1_780_000_000_000
+
+
+@pytest.mark.parametrize("head", [{"kvgate_trace": 1, "block": 512}, None])
+def test_times_count_from_the_first_arrival(tmp_path: Path, head: object) -> None:
+    """What a run is divided by must not be the time since the epoch."""
+    made = []
+    for start in (0, EPOCH_MS):
+        every = [{"timestamp": start + at, "input_length": 40, "output_length": 7, "hash_ids": [1]}
+                 for at in (0, 500, 2000)]  # fmt: skip
+        found = load(lines(tmp_path / f"{start}.jsonl", *([head] if head else []), *every))
+        assert arrivals(found.trace) == pytest.approx([0.0, 0.5, 2.0], abs=1e-6)
+        made.append(simulate(found.trace, "round_robin", Fit()).end_s)
+    assert made[1] == pytest.approx(made[0], abs=1e-3) and made[0] < 60
 
 
 def test_azure_has_times_of_day_and_shares_nothing(tmp_path: Path) -> None:

@@ -202,9 +202,9 @@ def test_kvgates_own_traces_are_read(tmp_path: Path) -> None:
 def test_timed_traces_of_other_tools_are_read(tmp_path: Path) -> None:
     file = tmp_path / "timed.jsonl"
     line = {"timestamp": 2, "input_length": 40, "output_length": 3, "hash_ids": [1, 2, 3]}
-    file.write_text(json.dumps(line))
+    file.write_text("\n".join(json.dumps(line | {"timestamp": at}) for at in (2, 5)))
     found = rows(file, told=Told(unit_s=1.0))
-    assert (found.format, found.block, found.rows[0].at_s) == ("timed", 16, 2.0)
+    assert (found.format, found.block, found.rows[1].at_s) == ("timed", 16, 3.0)
     turns_of = [
         {"timestamp": 0, "session_id": "a", "input_length": 10, "output_length": 1},
         {"delay": 500, "session_id": "a", "input_length": 20, "output_length": 1},
