@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,16 @@ def look(options: argparse.Namespace) -> Live:
     return _live(upstream, trace, up)
 
 
-def said(found: Live) -> list[str]:
+def said(measured: Iterable[str], assumed: Iterable[str]) -> list[str]:
     """For people."""
-    lines = [f"measured: {line}" for line in found.measured]
-    return [*lines, *(f"assumed:  {line}" for line in found.assumed)]
+    lines = [f"measured: {line}" for line in measured]
+    return [*lines, *(f"assumed:  {line}" for line in assumed)]
 
 
 def _live(upstream: Upstream, trace: Path, up: list[dict[str, Any]]) -> Live:
     kv = upstream.kv
     measured = [
-        f"arrivals, lengths and prefixes: recorded in {trace}",
+        f"arrivals and lengths: recorded in {trace}",
         f"engines: {len(up)} of {upstream.name} are up",
     ]
     assumed = []

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
@@ -94,6 +95,8 @@ def _offers(options: argparse.Namespace) -> Offers:
         return load_options.mix(options).offers(options.seed)
     with faults_of(options.trace):
         found = rows(options.trace, options.requests, Told(options.block, 0.0))
+    for line in found.hashed.assumed:
+        print(f"assumed: {line}", file=sys.stderr)
     times = spread([row.at_s for row in found.rows], found.tick_s, options.seed)
     order = sorted(range(len(times)), key=times.__getitem__)
     first_s = times[order[0]]

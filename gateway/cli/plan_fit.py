@@ -60,6 +60,8 @@ def _run(argv: Sequence[str]) -> None:
         report["measured"][0] = now.measured[0]
         report["measured"] += now.measured[1:]
         report["assumed"][:1] = now.assumed
+    report["measured"][1:1] = planner.found.hashed.measured
+    report["assumed"] += planner.found.hashed.assumed
     report["now"] = there and _option(there, goal, means)
     report["needed"] = needed and {"engines": needed[0], "layout": needed[1].layout.name}
     if now and now.report:
@@ -134,7 +136,7 @@ def _report(
         "swings": [asdict(swing) for swing in swings],
         "relaxation": asdict(findings.relaxation(best, goal)),
         "measured": [
-            f"arrivals, lengths and prefixes: the trace ({planner.found.format})",
+            f"arrivals and lengths: the trace ({planner.found.format})",
             "routing and queues: replayed with the gateway's own decisions",
         ],
         "assumed": [
@@ -201,8 +203,7 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
         split = "" if two is None else f", disaggregated {two:.3f}"
         lines.append(f"  {swing['what']:<44} aggregated {swing['aggregated']:.3f}{split}")
     lines += ["", *_needed(report, asked), _relaxed(report), ""]
-    lines += [f"measured: {line}" for line in report["measured"]]
-    return [*lines, *(f"assumed:  {line}" for line in report["assumed"])]
+    return [*lines, *live.said(report["measured"], report["assumed"])]
 
 
 def _now(report: dict[str, Any]) -> list[str]:

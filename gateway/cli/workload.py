@@ -44,13 +44,14 @@ def _run(argv: Sequence[str]) -> None:
     if options.html:
         with faults_of(options.html):
             options.html.write_text(as_html(report))
+    measured = (*now.measured, *found.hashed.measured) if now else ()
     if options.json:
-        live_part = {"live": {"measured": now.measured, "assumed": now.assumed}} if now else {}
+        live_part = {"live": {"measured": measured, "assumed": now.assumed}} if now else {}
         print(json.dumps({**report.as_json(), "advice": advice(report), **live_part}))
     elif not options.html:
         print(as_text(report))
         if now:
-            print("\n".join(live.said(now)))
+            print("\n".join(live.said(measured, now.assumed)))
 
 
 def _live(options: argparse.Namespace) -> Live | None:

@@ -32,6 +32,11 @@ def _prefixes(found: Workload) -> str:
             "The trace has no prefixes: what caching saves is unknown. Record with kvgate, or use "
             "a trace with block hashes."
         )
+    if not found.hashed.is_enough:
+        return (
+            f"Blocks are known of {found.hashed}: what caching saves is unknown. kvgate records "
+            "them of prompts that it reads exactly, where it routes by `kv_aware`."
+        )
     if shared.endless_hit < PREFIXES_PAY:
         return (
             f"Prompts share little: an endless cache would save {shared.endless_hit:.1%} of prompt "
@@ -45,7 +50,9 @@ def _prefixes(found: Workload) -> str:
 
 def _memory(found: Workload) -> str:
     shared = found.prefixes
-    if shared is None or shared.endless_hit < PREFIXES_PAY or shared.half_tokens is None:
+    if shared is None or not found.hashed.is_enough:
+        return ""
+    if shared.endless_hit < PREFIXES_PAY or shared.half_tokens is None:
         return ""
     sizes = list(shared.curve)
     enough = next((s for s in sizes if shared.curve[s] >= 0.9 * shared.endless_hit), None)
@@ -57,7 +64,7 @@ def _memory(found: Workload) -> str:
 
 
 def _tiers(found: Workload) -> str:
-    if not found.tiers or found.prefixes is None:
+    if not found.tiers or found.prefixes is None or not found.hashed.is_enough:
         return ""
     parts = [f"{tier.name} {tier.hit:.1%} (+{tier.gain:.1%})" for tier in found.tiers]
     last = found.tiers[-1]
@@ -125,16 +132,15 @@ def _chunks(found: Workload) -> str:
 
 
 def _ratio(found: Workload) -> str:
-    return (
-        f"{found.ratio:.0f} prompt tokens come to one of an answer"
-        + (f", {found.uncached_ratio:.0f} that no cache could save" if found.prefixes else "")
-        + ": "
-        + (
-            "prefill decides the size."
-            if found.uncached_ratio > 10
-            else "answers take most of the time, and KV memory decides the size."
-        )
-    )
+    text = f"{found.ratio:.0f} prompt tokens come to one of an answer"
+    left = found.uncached_ratio
+    if left is None:
+        text += ", and what caches save of them is unknown"
+    else:
+        text += f", {left:.0f} that no cache could save"
+    if (found.ratio if left is None else left) > 10:
+        return f"{text}: prefill decides the size."
+    return f"{text}: answers take most of the time, and KV memory decides the size."
 
 
 def _clients(found: Workload) -> str:
@@ -151,6 +157,8 @@ def _clients(found: Workload) -> str:
 def _turns(found: Workload) -> str:
     deep = found.turns
     if deep is None or deep.share < 0.1:
+        return ""
+    if deep.source == "prefixes" and not found.hashed.is_enough:
         return ""
     how = "" if deep.source == "sessions" else " (told by their prefixes)"
     return (

@@ -138,12 +138,14 @@ def _memory_for(planner: Planner, option: Option, means: Means, share: float) ->
     sizes = [round(now * 2 ** (step / 4)) for step in range(-16, 25)]
     rates = [sum(array("I", one)) for one in trace.hits([engines * size for size in sizes])]
     wanted = rates[sizes.index(now)] * share
+    if not wanted:
+        return 0
     # Prompts must still fit.
     longest = 2 * max(row.input + row.output for row in planner.found.rows)
     if share < 1:
         fits = [s for s, rate in zip(sizes, rates, strict=True) if rate <= wanted and s >= longest]
         return max(fits, default=0)
-    return min((s for s, rate in zip(sizes, rates, strict=True) if rate >= wanted > 0), default=0)
+    return min((s for s, rate in zip(sizes, rates, strict=True) if rate >= wanted), default=0)
 
 
 def relaxation(option: Option, goal: Goal) -> Relaxation:

@@ -155,6 +155,7 @@ def as_json(recorded: Recorded, setup: Setup, results: list[Result]) -> dict[str
             "tick_s": recorded.tick_s,
             "input_tokens": trace.input_tokens,
             "output_tokens": trace.output_tokens,
+            "hashed": asdict(recorded.hashed),
             "endless_hit": trace.reusable_tokens() / trace.input_tokens,
         },
         "setup": asdict(setup),
@@ -196,6 +197,7 @@ def as_table(recorded: Recorded, setup: Setup, results: list[Result]) -> str:
         "",
         "in time: share of requests within the SLO; bound: goodput over that of engines that share",
         "one endless cache; busy: the busiest engine over the mean.",
+        *(f"assumed: {line}" for line in recorded.hashed.assumed),
     ]
     if results and results[0].refused:
         lines.append(f"{results[0].refused} requests are longer than an engine's memory: refused.")

@@ -2,7 +2,8 @@
 
 A cache of any size is judged by reuse distances (native `Trace.hits`): one least-recently-used
 cache in front of all engines, which no way of routing can beat with as much memory in sum, other
-ways of forgetting apart. Shares are of prompt tokens.
+ways of forgetting apart. Shares are of prompt tokens. What is said of prefixes is of requests whose
+blocks are known: one without hashes is not one that shares nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Clients:
 class Turns:
     """`source`: `sessions` where the trace says them, `prefixes` where a prompt that begins with
     all full blocks of an earlier one, the last of them new, is taken for its next turn. `share`: of
-    requests that are a later turn."""
+    requests that are a later turn; by prefixes, of those whose blocks are known."""
 
     source: str
     sessions: int
@@ -104,7 +105,8 @@ def turns(rows: Sequence[Row], block: int) -> Turns | None:
         depths = [*counts.values(), *[1] * lone]
         later = sum(counts.values()) - len(counts)
         return Turns("sessions", len(depths), fmean(depths), max(depths), later / len(rows))
-    if not any(row.blocks for row in rows):
+    rows = [row for row in rows if row.blocks is not None]
+    if not rows:
         return None
     # The last full block of a prompt -> how deep its turn was. It must have been new there, and has
     # one next turn: what many prompts begin with is no conversation.
@@ -123,10 +125,8 @@ def turns(rows: Sequence[Row], block: int) -> Turns | None:
     return Turns("prefixes", first, len(found) / first, max(found), 1 - first / len(found))
 
 
-def prefixes(rows: Sequence[Row], block: int, trace: Trace) -> Prefixes | None:
-    """None where the trace says nothing of prefixes."""
-    if not any(row.blocks for row in rows):
-        return None
+def prefixes(rows: Sequence[Row], block: int, trace: Trace) -> Prefixes:
+    """Of rows that have blocks, at least one, and their trace."""
     packed = [array("I", one) for one in trace.hits([*SIZES, ENDLESS])]
     rates = [sum(one) / trace.input_tokens for one in packed]
     uses = Counter(id for row in rows for id in row.blocks or ())

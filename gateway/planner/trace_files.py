@@ -24,14 +24,55 @@ TICK_SHARE = 0.8
 TICK_NEAR_S = 0.005
 
 
+# Of requests and of prompt tokens; where blocks of fewer are known, they stand for no others.
+HASHED_ENOUGH = 0.9
+
+
 class BadTrace(ValueError):
     """The file, the line and what is wrong there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """Of how many requests the blocks are known, and which share of the prompt tokens is theirs."""
+
+    requests: int
+    of: int
+    tokens: float
+
+    @property
+    def is_whole(self) -> bool:
+        return self.requests == self.of
+
+    @property
+    def is_enough(self) -> bool:
+        """To say what caches are worth."""
+        return min(self.requests / self.of, self.tokens) >= HASHED_ENOUGH
+
+    def __str__(self) -> str:
+        if self.is_whole:
+            return f"all {self.of} requests"
+        return f"{self.requests} of {self.of} requests ({self.tokens:.1%} of prompt tokens)"
+
+    @property
+    def measured(self) -> list[str]:
+        """A sentence of what is known, if anything is."""
+        return [f"prefixes: the blocks of {self}"] if self.requests else []
+
+    @property
+    def assumed(self) -> list[str]:
+        """What a replay makes of the rest."""
+        if self.is_whole:
+            return []
+        unknown = self.of - self.requests
+        return [f"prefixes: requests without block hashes ({unknown} of {self.of}) share nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """`tick_s`: arrivals were rounded down to so many seconds, and are to be spread over them; 0 =
     they were not. `skipped`: rows without an answer, which no engine would have had to work for.
+    Requests that are not `hashed` share nothing in `trace`.
     """
 
     trace: Trace
@@ -39,6 +80,7 @@ class Recorded:
     format: str
     tick_s: float
     skipped: int
+    hashed: Hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +97,16 @@ class Rows:
 
     def packed(self) -> Recorded:
         trace = _pack(self.rows, self.block)
-        return Recorded(trace, self.name, self.format, self.tick_s, self.skipped)
+        return Recorded(trace, self.name, self.format, self.tick_s, self.skipped, self.hashed)
+
+    @property
+    def hashed(self) -> Hashed:
+        known = [row.input for row in self.rows if row.blocks is not None]
+        return Hashed(len(known), len(self.rows), sum(known) / sum(row.input for row in self.rows))
+
+    def only_hashed(self) -> Rows:
+        """Those whose blocks are known."""
+        return replace(self, rows=[row for row in self.rows if row.blocks is not None])
 
 
 def load(path: Path, limit: int = ROWS_MAX, told: Told | None = None) -> Recorded:

@@ -25,8 +25,8 @@ BLOCKS = (512, 16, 256, 128, 64, 32, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request. `blocks`: chain hashes, None: it shares nothing. `client`, `session`: who asked,
-    and in which conversation; "" = not said."""
+    """One request. `blocks`: chain hashes, None: what it shares is not known. `client`, `session`:
+    who asked, and in which conversation; "" = not said."""
 
     at_s: float
     input: int

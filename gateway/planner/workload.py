@@ -13,7 +13,7 @@ from typing import Any
 from gateway.planner.arrivals import Arrivals, arrivals
 from gateway.planner.lengths import Lengths, lengths
 from gateway.planner.sharing import Clients, Prefixes, Tier, Turns, clients, prefixes, tiers, turns
-from gateway.planner.trace_files import Rows
+from gateway.planner.trace_files import Hashed, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """`ratio`: prompt tokens per answer token; `uncached_ratio`: of those that an endless cache
-    would not save."""
+    would not save, None where blocks of too few requests are known. `prefixes` and `tiers` are of
+    the `hashed` requests."""
 
     name: str
     format: str
@@ -37,10 +38,11 @@ class Workload:
     input: Lengths
     output: Lengths
     ratio: float
-    uncached_ratio: float
+    uncached_ratio: float | None
     correlation: float  # of prompt and answer lengths, -1 to 1
     clients: Clients | None
     turns: Turns | None
+    hashed: Hashed
     prefixes: Prefixes | None
     tiers: tuple[Tier, ...]
     setting: Setting
@@ -65,9 +67,13 @@ def analyse(
     told("conversations")
     deep, who = turns(rows, found.block), clients(rows)
     told("reuse distances")
-    trace = found.packed().trace
-    shared = prefixes(rows, found.block, trace)
-    saved = shared.endless_hit if shared else 0.0
+    known, hashed = found.only_hashed(), found.hashed
+    shared: Prefixes | None = None
+    caches: tuple[Tier, ...] = ()
+    if known.rows:
+        trace = known.packed().trace
+        shared = prefixes(known.rows, found.block, trace)
+        caches = tiers(setting.tiers, trace) if setting.tiers else ()
     ratio = sum(inputs) / sum(outputs)
     return Workload(
         name=found.name,
@@ -77,12 +83,13 @@ def analyse(
         input=lengths(inputs),
         output=lengths(outputs),
         ratio=ratio,
-        uncached_ratio=ratio * (1 - saved),
+        uncached_ratio=ratio * (1 - shared.endless_hit) if shared and hashed.is_enough else None,
         correlation=_correlation(inputs, outputs),
         clients=who,
         turns=deep,
+        hashed=hashed,
         prefixes=shared,
-        tiers=tiers(setting.tiers, trace) if shared and setting.tiers else (),
+        tiers=caches,
         setting=setting,
     )
 

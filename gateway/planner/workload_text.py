@@ -22,8 +22,8 @@ def as_text(found: Workload) -> str:
         "   nearest law",
         _lengths("prompts", found.input),
         _lengths("answers", found.output),
-        f"prompt tokens per answer token: {found.ratio:.1f}, {found.uncached_ratio:.1f} uncached "
-        f"at best; correlation of the two lengths {found.correlation:.2f}",
+        f"prompt tokens per answer token: {found.ratio:.1f}{_uncached(found.uncached_ratio)}; "
+        f"correlation of the two lengths {found.correlation:.2f}",
         *_who(found),
         *_reuse(found),
         "",
@@ -59,6 +59,10 @@ def _lengths(name: str, of: Lengths) -> str:
     )
 
 
+def _uncached(ratio: float | None) -> str:
+    return "" if ratio is None else f", {ratio:.1f} uncached at best"
+
+
 def _who(found: Workload) -> list[str]:
     lines = []
     if found.clients:
@@ -83,10 +87,11 @@ def _reuse(found: Workload) -> list[str]:
         return []
     sizes = "".join(f"{size // 1000:>8}k" for size in shared.curve)
     rates = "".join(f"{rate:>9.3f}" for rate in shared.curve.values())
+    partly = "" if found.hashed.is_whole else f", known of {found.hashed}"
     lines = [
         "",
-        f"blocks of {shared.block} tokens; {shared.shared_blocks:.1%} of their uses are of blocks "
-        f"used again; the commonest first block begins {shared.top_prefix:.1%} of prompts",
+        f"blocks of {shared.block} tokens{partly}; {shared.shared_blocks:.1%} of their uses are of "
+        f"blocks used again; the commonest first block begins {shared.top_prefix:.1%} of prompts",
         "hit rate of one least-recently-used cache by its size in tokens "
         f"(endless: {shared.endless_hit:.3f})",
         f"{'tokens':<8}{sizes}",

@@ -68,6 +68,18 @@ def test_a_trace_shares_its_blocks(
     assert found["cached"] == pytest.approx(512, abs=0 if endpoint == "completions" else 32)
 
 
+def test_prompts_whose_blocks_are_unknown_are_said_to_share_nothing(
+    engine: SimEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "t.jsonl"
+    rows = [TRACE[0], {name: value for name, value in TRACE[1].items() if name != "hash_ids"}]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["load", engine.url, "--trace", str(trace), "--seed", "11", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["completed"] == 2
+    assert "assumed: prefixes: requests without block hashes (1 of 2) share nothing" in said.err
+
+
 def test_text_says_what_was_missed_and_why_requests_failed(
     engine: SimEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from gateway.planner import findings
 from gateway.planner.fit import Goal, Means, Planner
 from gateway.planner.queueing import Layout
 from gateway.planner.trace_files import rows
+from gateway.planner.trace_formats import Row
 
 TRACE = Path(__file__).parents[2] / "vectors" / "mooncake_conversation_400.jsonl"
 GOAL = Goal(2.0, 0.05)
@@ -66,6 +67,13 @@ def test_less_work_or_more_memory_never_hurts_much(planner: Planner) -> None:
     found = {swing.what: swing for swing in findings.swings(planner, options, MEANS)}
     assert found["rate -30%"].aggregated >= found["rate +30%"].aggregated
     assert {name.split()[0] for name in found} >= {"rate", "bandwidth"}
+
+
+def test_what_is_never_found_cached_cannot_be_found_less() -> None:
+    unread = replace(rows(TRACE), rows=[Row(n / 2, 900, 20) for n in range(60)])
+    planner = Planner(unread, GOAL, lambda *_: None)
+    found = findings.swings(planner, planner.options(2, MEANS), MEANS)
+    assert [swing.what for swing in found if swing.what.startswith("hit rate")] == []
 
 
 def test_the_nearest_relaxation_is_just_enough(planner: Planner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,27 @@ def test_what_is_measured_and_what_assumed(
     shown = Reports().read({"a": str(report)}, time.time())["a"]
     assert shown["verdict"] == text.splitlines()[0] and shown["now"] == "1P1D"
     assert shown["age_s"] < 60
+
+
+def test_prefixes_are_measured_of_those_requests_whose_blocks_are_recorded(
+    said: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"timestamp": 100 * n, "input_length": 40, "output_length": 3} for n in range(100)]
+    for row in rows[:25]:
+        row["hash_ids"] = [1, 2]  # type: ignore[assignment]
+    head = {"kvgate_trace": 1, "block": 16}
+    (tmp_path / "a.trace").write_text("\n".join(map(json.dumps, [head, *rows])))
+    location = "location / { proxy_pass http://a; " + RECORD.format(folder=tmp_path) + " }"
+    asked = ["--live", "-c", conf(tmp_path, ONE, location)]
+    known = "measured: prefixes: the blocks of 25 of 100 requests (25.0% of prompt tokens)"
+    assert main(["workload", *asked]) == 0
+    text = capsys.readouterr().out
+    assert known in text and "what caching saves is unknown" in text
+    assert "measured: arrivals and lengths: recorded in" in text
+    assert main(["plan", "fit", "--slo", "ttft=1s,tpot=50ms", *asked]) == 0
+    text = capsys.readouterr().out
+    assert known in text and "measured: arrivals and lengths: recorded in" in text
+    assert "assumed:  prefixes: requests without block hashes (75 of 100) share nothing" in text
 
 
 @pytest.mark.parametrize(
