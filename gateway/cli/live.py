@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +19,24 @@ from gateway.cli import admin_client
 from gateway.cli.companion import DEFAULT_FILE, Failed
 from gateway.conf import ConfigErrors, read, render_errors
 from gateway.conf.model import Config, Location, Proxy, Upstream
+from gateway.planner.roles import ROLES
 
 STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """`engines` that are up, `prefill` of them for prompts alone; `kv_tokens` of one engine, 0 =
-    the profile's; `chunk_tokens` likewise; `constants` of the profile line. SLOs in seconds, 0 =
+    """`engines` that are up, `prefill` of them for prompts alone, so many for `both`; `mode` as
+    `disaggregate` has it. `kv_tokens` of one engine, 0 = the profile's; `chunk_tokens` likewise;
+    `constants` of the profile line. SLOs in seconds, 0 =
     none. `report`: where the planner's is kept, "" = nowhere. `measured`, `assumed`: sentences."""
 
     trace: Path
     upstream: str
     engines: int
     prefill: int
+    both: int
+    mode: str
     kv_tokens: int
     profile: str
     constants: tuple[tuple[str, float], ...]
@@ -73,12 +78,12 @@ def said(measured: Iterable[str], assumed: Iterable[str]) -> list[str]:
 
 
 def _live(upstream: Upstream, trace: Path, up: list[dict[str, Any]]) -> Live:
-    kv = upstream.kv
+    kv, roles = upstream.kv, Counter(str(engine["role"]) for engine in up)
     measured = [
         f"arrivals and lengths: recorded in {trace}",
-        f"engines: {len(up)} of {upstream.name} are up",
+        f"engines: {_roles(upstream, roles)}",
     ]
-    assumed = []
+    assumed = _unlike(upstream, roles)
     tokens, who = _memory(up)
     if who == "engine":
         measured.append(f"KV memory: {tokens} tokens of an engine, as engines say")
@@ -93,7 +98,9 @@ def _live(upstream: Upstream, trace: Path, up: list[dict[str, Any]]) -> Live:
         trace=trace,
         upstream=upstream.name,
         engines=len(up),
-        prefill=sum(engine["role"] == "prefill" for engine in up),
+        prefill=roles["prefill"],
+        both=roles["both"],
+        mode=upstream.disaggregation.mode,
         kv_tokens=tokens,
         profile=kv.profile,
         constants=kv.fit,
@@ -104,6 +111,27 @@ def _live(upstream: Upstream, trace: Path, up: list[dict[str, Any]]) -> Live:
         measured=tuple(measured),
         assumed=tuple(assumed),
     )
+
+
+def _roles(upstream: Upstream, roles: Counter[str]) -> str:
+    """What is up, by what it may do."""
+    parts = ", ".join(f"{roles[role]} {role}" for role in ROLES if roles[role])
+    mode = upstream.disaggregation.mode
+    return f"{roles.total()} of {upstream.name} are up, {parts}; `disaggregate {mode}`"
+
+
+def _unlike(upstream: Upstream, roles: Counter[str]) -> list[str]:
+    """What a replay of the engines as they are does otherwise than the gateway."""
+    said = []
+    if roles["prefill"] == roles.total():
+        said.append("as it is now: it is not replayed, as no engine that is up may answer")
+    elif roles["prefill"] and not upstream.disaggregation.wanted:
+        said.append("as it is now: without engines of role prefill, which get nothing")
+    if upstream.disaggregation.roles == "elastic":
+        said.append("as it is now: roles stay what they are, though they are elastic")
+    if not upstream.kv.aware:
+        said.append("routing: by cost and cached prefix (`kv_aware`), which is not configured")
+    return said
 
 
 def _memory(up: list[dict[str, Any]]) -> tuple[int, str]:

@@ -53,7 +53,8 @@ def _run(argv: Sequence[str]) -> None:
         found = planner.options(options.engines, means)
         needed = planner.needed(MOST, means) if options.needed else None
         swings = findings.swings(planner, found, means)
-        there = planner.option(_layout(now, means), means) if now else None
+        layout = _layout(now, means) if now else None
+        there = planner.option(layout, means) if layout else None
     under_way("")
     report = _report(planner, means, found, swings)
     if now:
@@ -99,10 +100,15 @@ def _live(options: argparse.Namespace) -> Live | None:
     return found
 
 
-def _layout(now: Live, means: Means) -> Layout:
-    """As the engines are now."""
+def _layout(now: Live, means: Means) -> Layout | None:
+    """As the engines are now; None where none may answer."""
     chunk = now.chunk_tokens or means.fit(0).chunk_tokens
-    return Layout(now.engines, now.prefill, chunk, means.link_gb_s)
+    if now.prefill == now.engines:
+        return None
+    if now.mode == "off":  # engines for prompts alone get nothing
+        return Layout(now.engines - now.prefill, 0, chunk, means.link_gb_s)
+    auto = now.mode == "auto"
+    return Layout(now.engines, now.prefill, chunk, means.link_gb_s, now.both, auto)
 
 
 def _gpus(profile: str) -> int:
@@ -157,7 +163,8 @@ def _option(option: Option, goal: Goal, means: Means) -> dict[str, Any]:
         "layout": option.layout.name,
         **asdict(option.layout),
         # JSON has no infinity: None where a queue never ends.
-        "predicted": {
+        "predicted": option.predicted
+        and {
             name: value if math.isfinite(value) else None
             for name, value in asdict(option.predicted).items()
         },

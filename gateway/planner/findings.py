@@ -50,7 +50,7 @@ class Relaxation:
 
 def of_kind(options: list[Option], is_split: bool) -> Option | None:
     """The best one."""
-    return next((one for one in options if (one.layout.prefill > 0) == is_split), None)
+    return next((one for one in options if one.layout.is_split == is_split), None)
 
 
 def verdict(options: list[Option], goal: Goal) -> Verdict:
@@ -88,7 +88,7 @@ def verdict(options: list[Option], goal: Goal) -> Verdict:
 def bottleneck(option: Option, goal: Goal) -> str:
     """What is missed most, and what is fullest."""
     run, said = option.run, option.predicted
-    if run is None:
+    if run is None or said is None:
         return "nothing was replayed"
     first = 1 - run.good(goal.ttft_s, 0.0) / run.requests
     token = 1 - run.good(0.0, goal.tpot_s) / run.requests
@@ -97,7 +97,7 @@ def bottleneck(option: Option, goal: Goal) -> str:
         f"{which} is missed most (first token {first:.1%} of requests, per token {token:.1%}); "
         f"prefill is busy {min(said.prefill_use, 9.99):.0%}"
     )
-    if option.layout.prefill:
+    if option.layout.is_split:
         text += f", links {said.link_use:.0%}"
     text += f", {said.running:.0f} answers run at once on an engine that answers"
     if run.preempted:

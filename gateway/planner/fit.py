@@ -53,16 +53,18 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A layout, what the formula says of it, and its replay."""
+    """A layout, what the formula says of it, if there is one, and its replay. One of the two is
+    there."""
 
     layout: Layout
-    predicted: Predicted
+    predicted: Predicted | None
     run: Simulated | None = None
 
     def attained(self, goal: Goal) -> float:
         """Of the replay; of the formula where there is none."""
         if self.run is not None:
             return attained(self.run, goal)
+        assert self.predicted is not None
         late = goal.tpot_s and self.predicted.tpot_s > goal.tpot_s
         return self.predicted.in_time * (0.5 if late else 1.0)
 
@@ -114,8 +116,8 @@ class Planner:
             ttft_s=self.goal.ttft_s,
             tpot_s=self.goal.tpot_s,
         )
-        roles = "p" * layout.prefill + "d" * layout.decode
-        duet = Duet(roles, 1, means.link_gb_s) if layout.prefill else None
+        force = 0 if layout.auto else 1
+        duet = Duet(layout.roles, force, means.link_gb_s) if layout.is_split else None
         return run(self.recorded, setup, OURS, means.seed, duet=duet)
 
     def options(self, engines: int, means: Means) -> list[Option]:
@@ -133,20 +135,20 @@ class Planner:
         return sorted(done, key=lambda option: -option.attained(self.goal))
 
     def _promising(self, layouts: Sequence[Layout], means: Means) -> list[Option]:
-        found = [Option(layout, self.predict(layout, means)) for layout in layouts]
         room = FILLED * means.memory()
-        found.sort(
-            key=lambda option: (
-                option.predicted.held_tokens > room,
-                -option.attained(self.goal),
-                option.predicted.ttft_s,
-            )
-        )
-        return found[:KEPT]
+
+        def rank(layout: Layout) -> tuple[tuple[bool, float, float], Option]:
+            said = self.predict(layout, means)
+            option = Option(layout, said)
+            return (said.held_tokens > room, -option.attained(self.goal), said.ttft_s), option
+
+        found = sorted(map(rank, layouts), key=lambda one: one[0])
+        return [option for _, option in found[:KEPT]]
 
     def option(self, layout: Layout, means: Means) -> Option:
         """A layout that is there, replayed."""
-        return Option(layout, self.predict(layout, means), self.replay(layout, means))
+        said = self.predict(layout, means) if layout.has_formula else None
+        return Option(layout, said, self.replay(layout, means))
 
     def needed(self, most: int, means: Means) -> tuple[int, Option] | None:
         """The fewest engines that reach the target, and their layout; None: more than `most`."""

@@ -24,22 +24,43 @@ STUCK = 0.999  # utilisation from which a queue never ends
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`prefill` 0: every engine does all of a request. `link_gb_s`: of each engine, 10^9 bytes."""
+    """`prefill`, `both` 0: every engine does all of a request. Else so many compute prompts alone,
+    so many do `both`, and the others answer; requests are served by two engines wherever they can
+    be, with `auto` where it pays. `link_gb_s`: of each engine, 10^9 bytes."""
 
     engines: int
     prefill: int = 0
     chunk_tokens: int = 8192
     link_gb_s: float = 12.5
+    both: int = 0
+    auto: bool = False
 
     @property
     def decode(self) -> int:
-        return self.engines - self.prefill
+        return self.engines - self.prefill - self.both
+
+    @property
+    def is_split(self) -> bool:
+        """Whether two engines may serve a request."""
+        return self.prefill + self.both > 0
+
+    @property
+    def has_formula(self) -> bool:
+        """Engines that do both beside others, and choices of one or two, are only replayed."""
+        return not self.both and not self.auto
+
+    @property
+    def roles(self) -> str:
+        """A letter for each engine, as the simulator has them."""
+        return "p" * self.prefill + "d" * self.decode + "m" * self.both
 
     @property
     def name(self) -> str:
-        if self.prefill:
-            return f"{self.prefill}P{self.decode}D"
-        return f"{self.engines} aggregated, chunk {self.chunk_tokens}"
+        if not self.is_split:
+            return f"{self.engines} aggregated, chunk {self.chunk_tokens}"
+        alone = "".join(f"{n}{of}" for n, of in ((self.prefill, "P"), (self.decode, "D")) if n)
+        text = " + ".join([alone] * bool(alone) + [f"{self.both} both"] * bool(self.both))
+        return f"{text} (auto)" if self.auto else text
 
 
 @dataclass(frozen=True, slots=True)

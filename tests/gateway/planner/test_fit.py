@@ -12,8 +12,10 @@ from gateway.cli.plan_fit import main
 from gateway.planner import findings
 from gateway.planner.fit import Goal, Means, Planner
 from gateway.planner.queueing import Layout
+from gateway.planner.replay import OURS, Setup, run
 from gateway.planner.trace_files import rows
 from gateway.planner.trace_formats import Row
+from native._core import Duet
 
 TRACE = Path(__file__).parents[2] / "vectors" / "mooncake_conversation_400.jsonl"
 GOAL = Goal(2.0, 0.05)
@@ -31,6 +33,35 @@ def test_options_are_replayed_and_come_best_first(planner: Planner) -> None:
     assert found == sorted(found, reverse=True) and len(options) >= 4
     assert all(option.run is not None for option in options)
     assert {option.layout.prefill > 0 for option in options} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "roles"),
+    [
+        (Layout(4, 1, both=2), "1P1D + 2 both", "pdmm"),
+        (Layout(4, 1, both=3, auto=True), "1P + 3 both (auto)", "pmmm"),
+        (Layout(4, 0, both=4, auto=True), "4 both (auto)", "mmmm"),
+        (Layout(4, 0, both=1), "3D + 1 both", "dddm"),
+        (Layout(4, 3), "3P1D", "pppd"),
+        (Layout(4, 0, 512), "4 aggregated, chunk 512", None),
+    ],
+)
+def test_engines_that_do_both_are_replayed_as_such(
+    planner: Planner, layout: Layout, name: str, roles: str | None
+) -> None:
+    assert layout.name == name
+    found = planner.option(layout, MEANS)
+    assert (found.predicted is None) == (not layout.has_formula)
+    duet = None if roles is None else Duet(roles, 0 if layout.auto else 1, MEANS.link_gb_s)
+    setup = Setup(4, chunk_tokens=layout.chunk_tokens, ttft_s=2.0, tpot_s=0.05)
+    wanted = run(planner.recorded, setup, OURS, 0, duet=duet)
+    assert found.run is not None and found.run.outcomes() == wanted.outcomes()
+
+
+def test_engines_that_do_both_are_not_ones_that_only_answer(planner: Planner) -> None:
+    """One engine for all prompts is far too few here."""
+    mixed = planner.option(Layout(4, 1, both=2), MEANS).attained(GOAL)
+    assert mixed > planner.option(Layout(4, 1), MEANS).attained(GOAL) + 0.2
 
 
 def test_a_run_is_made_once(planner: Planner) -> None:

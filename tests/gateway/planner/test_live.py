@@ -93,18 +93,58 @@ def test_what_is_measured_and_what_assumed(
     )
     location = "location / { proxy_pass http://a; " + RECORD.format(folder=tmp_path) + " }"
     report = tmp_path / "a.plan"
-    upstream = ONE.replace("}", f" plan_report {report}; }}")
+    two = "kv_aware; disaggregate always;"
+    upstream = ONE.replace("}", f" server 127.0.0.1:2; {two} plan_report {report}; }}")
     asked = ["-c", conf(tmp_path, upstream, location)]
     assert main(["plan", "fit", "--live", "--slo", "ttft=1s,tpot=50ms", *asked]) == 0
     text = capsys.readouterr().out
-    assert "as it is now: 1P1D, in time" in text
-    assert "measured: engines: 2 of a are up" in text
+    assert "as it is now: 1P + 1 both, in time" in text
+    assert "measured: engines: 2 of a are up, 1 prefill, 1 both; `disaggregate always`" in text
     assert "measured: KV memory: 4000 tokens of an engine, as engines say" in text
     assert "assumed:  step times: the profile neutral" in text
     # The dashboard of the gateway is told.
     shown = Reports().read({"a": str(report)}, time.time())["a"]
-    assert shown["verdict"] == text.splitlines()[0] and shown["now"] == "1P1D"
+    assert shown["verdict"] == text.splitlines()[0] and shown["now"] == "1P + 1 both"
     assert shown["age_s"] < 60
+
+
+PD_AND_TWO = ["prefill", "decode", "both", "both"]
+UNREACHED = "as it is now: without engines of role prefill, which get nothing"
+
+
+@pytest.mark.parametrize(
+    ("directives", "roles", "now", "assumed"),
+    [
+        ("kv_aware; disaggregate always;", PD_AND_TWO, "1P1D + 2 both", ""),
+        ("kv_aware; disaggregate auto;", PD_AND_TWO, "1P1D + 2 both (auto)", ""),
+        ("kv_aware; disaggregate always;", ["prefill", "decode"], "1P1D", ""),
+        ("kv_aware; disaggregate auto;", ["both"] * 2, "2 both (auto)", ""),
+        ("kv_aware;", ["both"] * 2, "2 aggregated, chunk 2048", ""),
+        ("kv_aware;", PD_AND_TWO, "3 aggregated, chunk 2048", UNREACHED),
+        ("kv_aware; disaggregate auto;", ["prefill"], None, "no engine that is up may answer"),
+        ("kv_aware; disaggregate auto; roles elastic; slo ttft=1s tpot=1s;", ["both"] * 2,
+         "2 both (auto)", "roles stay what they are, though they are elastic"),
+        ("least_conn;", ["both"], "1 aggregated, chunk 2048", "`kv_aware`), which is not config"),
+    ],
+)  # fmt: skip
+def test_engines_are_replayed_in_their_roles(
+    said: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    directives: str, roles: list[str], now: str | None, assumed: str,
+) -> None:  # fmt: skip
+    said["upstreams"] = {"a": {"engines": [engine(role=role) for role in roles]}}
+    rows = [{"timestamp": 100 * n, "input_length": 40, "output_length": 3} for n in range(50)]
+    head = {"kvgate_trace": 1, "block": 16}
+    (tmp_path / "a.trace").write_text("\n".join(map(json.dumps, [head, *rows])))
+    location = "location / { proxy_pass http://a; " + RECORD.format(folder=tmp_path) + " }"
+    path = conf(tmp_path, ONE.replace("}", f" server 127.0.0.1:2; {directives} }}"), location)
+    argv = ["plan", "fit", "--live", "--slo", "ttft=1s,tpot=50ms", "-c", path]
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["now"] and found["now"]["layout"]) == now
+    lines = " ".join(line for line in found["assumed"] if not line.startswith("prefixes"))
+    assert assumed in lines and ("as it is now" in lines or "routing" in lines) == bool(assumed)
+    assert main(argv) == 0
+    assert ("as it is now: " + str(now) in capsys.readouterr().out) == (now is not None)
 
 
 def test_prefixes_are_measured_of_those_requests_whose_blocks_are_recorded(
