@@ -1,7 +1,7 @@
 """`kvgate load`: sends recorded or made-up traffic to an endpoint and measures what comes back.
 
-Exit status: 0 done, 1 the endpoint or the trace cannot be, 2 wrong usage. The report goes to
-stdout. The first Ctrl-C ends the run and prints what there is.
+Exit status: 0 done, 1 the endpoint or the trace cannot be or no request was answered, 2 wrong
+usage. The report goes to stdout. The first Ctrl-C ends the run and prints what there is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
@@ -68,26 +69,39 @@ def _run(argv: Sequence[str]) -> None:
         print(json.dumps(report.as_json(summary)))
     else:
         print(report.as_text(summary))
+    if not summary.completed:
+        _unanswered(summary.failed)
+
+
+def _unanswered(failed: Mapping[str, int]) -> None:
+    """A run without an answer has measured nothing, which scripts are to see. Raises Failed."""
+    if failed:
+        causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
+        raise Failed(f"no request was answered: {causes}")
 
 
 def _find(options: argparse.Namespace, plan: _Plan, offers: Offers) -> None:
     if not offers.rate:
         raise Failed("one request has no rate", "--requests N, at least 2", USAGE)
     search = Search(options.target, options.rate or offers.rate)
+    failed: Counter[str] = Counter()
     while (rate := search.next()) is not None:
         # Other text each time: nothing is to be found cached that another rate has asked for.
         salt = f"{plan.seed} {len(search.probes)}"
         run = uvloop.run(_once(plan, offers.at_rate(rate), salt))
         if run.stopped:
             break
-        found = summarise(run, plan.slo).goodput
-        assert found is not None
-        search.take(rate, found)
+        summary = summarise(run, plan.slo)
+        assert summary.goodput is not None
+        failed.update(summary.failed)
+        search.take(rate, summary.goodput)
     under_way("")
     if options.json:
         print(json.dumps(report.search_json(search)))
     else:
         print(report.search_text(search))
+    if not any(probe.found.throughput for probe in search.probes):
+        _unanswered(failed)
 
 
 def _offers(options: argparse.Namespace) -> Offers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -84,18 +85,32 @@ def test_text_says_what_was_missed_and_why_requests_failed(
     engine: SimEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["load", engine.url, "--rate", "500", "--requests", "9", "--model", "none",
-                 "--slo", "ttft=1s"]) == 0  # fmt: skip
-    text = capsys.readouterr().out
+                 "--slo", "ttft=1s"]) == 1  # fmt: skip
+    text, said = capsys.readouterr()
+    assert "kvgate: no request was answered: 9 status 404" in said
     assert "failed 9 (9 status 404)" in text and "attainment 0.0%" in text and "9 error" in text
     assert "status 404: {" in text
+
+
+def test_a_run_with_answers_is_done_whatever_failed(
+    engine: SimEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The second prompt is longer than the model can be."""
+    trace = tmp_path / "t.jsonl"
+    row = {"timestamp": 0, "input_length": 20, "output_length": 4}
+    trace.write_text("\n".join(map(json.dumps, [row, row | {"input_length": 1_000_000}])))
+    found = loaded(capsys, engine.url, "--trace", str(trace))
+    assert found["completed"] == 1 and sum(found["failed"].values()) == 1
 
 
 def test_the_highest_rate_is_looked_for(
     engine: SimEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [engine.url, "--find", "--slo", "ttft=1m", "--rate", "2000", "--requests", "9"]
-    assert main(["load", *argv, "--model", "none"]) == 0
-    assert "no rate kept the SLO for 90%" in capsys.readouterr().out
+    assert main(["load", *argv, "--model", "none"]) == 1
+    text, said = capsys.readouterr()
+    assert "no rate kept the SLO for 90%" in text
+    assert re.search("no request was answered: [0-9]+ status 404", said)
     found = loaded(capsys, *argv, "--output", "1")
     # Nine requests are soon all under way, whatever the rate.
     assert found["verdict"] == "unresolved" and found["max_goodput_rate"] > 2000
