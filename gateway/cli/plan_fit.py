@@ -246,11 +246,14 @@ def _relaxed(report: dict[str, Any]) -> str:
         ways.append((found["ttft_s"] / goal["ttft_s"], f"TTFT <= {found['ttft_s']:.2f} s"))
     if found["tpot_s"]:
         ways.append((found["tpot_s"] / goal["tpot_s"], f"TPOT <= {found['tpot_s'] * 1e3:.0f} ms"))
-    if found["factor"]:
-        ways.append((found["factor"], f"all of it {found['factor']:.2f} times"))
+    by = found["factor"]
+    if by and goal["ttft_s"] and goal["tpot_s"]:
+        ttft, tpot = goal["ttft_s"] * by, goal["tpot_s"] * by * 1e3
+        ways.append((by, f"TTFT <= {ttft:.2f} s and TPOT <= {tpot:.0f} ms ({by:.2f} times both)"))
     if not ways:
         return "no SLO up to ten times as long reaches the target: it takes more engines"
-    return f"nearest that {report['best']} would reach: {' or '.join(w for _, w in sorted(ways))}"
+    nearest = ", or ".join(way for _, way in sorted(ways))
+    return f"{report['best']} would reach {goal['target']:.0%} with {nearest}"
 
 
 def _parser() -> Parser:

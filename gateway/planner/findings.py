@@ -79,9 +79,8 @@ def verdict(options: list[Option], goal: Goal) -> Verdict:
         f"{one.layout.name} for {attained(one.run, goal):.1%} ({margin * 100:+.1f} points)"
     )
     if crossings:
-        text += (
-            f"; they change places at {', '.join(f'{s * 1e3:.0f}' for s in crossings)} ms a token"
-        )
+        limits = " and ".join(f"{s * 1e3:.0f}" for s in crossings)
+        text += f"; with other limits per token the better of the two changes at {limits} ms"
     return Verdict(f"{text}.", margin, tuple(crossings))
 
 
@@ -92,17 +91,25 @@ def bottleneck(option: Option, goal: Goal) -> str:
         return "nothing was replayed"
     first = 1 - run.good(goal.ttft_s, 0.0) / run.requests
     token = 1 - run.good(0.0, goal.tpot_s) / run.requests
-    which = "the first token" if first >= token else "time per token"
-    text = (
-        f"{which} is missed most (first token {first:.1%} of requests, per token {token:.1%}); "
-        f"prefill is busy {min(said.prefill_use, 9.99):.0%}"
-    )
+    text = f"{_missed(first, token)}; prefill is busy {min(said.prefill_use, 9.99):.0%}"
     if option.layout.is_split:
         text += f", links {said.link_use:.0%}"
-    text += f", {said.running:.0f} answers run at once on an engine that answers"
+    running = f"{said.running:.{0 if said.running >= 10 else 1}f}"
+    text += f", {running} answers run at once on an engine that answers"
     if run.preempted:
         text += f"; {run.preempted} requests were put back for want of KV memory"
     return text
+
+
+def _missed(first: float, token: float) -> str:
+    """Of the SLOs for the first token and per token, the shares of requests that missed them."""
+    if not first and not token:
+        return "nothing, as no request missed the SLO"
+    shares = f"first token {first:.1%} of requests, per token {token:.1%}"
+    if first == token:
+        return f"the first token and time per token are missed alike ({shares})"
+    which = "the first token" if first > token else "time per token"
+    return f"{which} is missed most ({shares})"
 
 
 def swings(planner: Planner, options: list[Option], means: Means) -> list[Swing]:

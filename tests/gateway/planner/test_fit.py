@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,49 @@ def test_the_nearest_relaxation_is_just_enough(planner: Planner) -> None:
     assert findings.attained(option.run, replace(hard, ttft_s=found.ttft_s)) >= hard.target
     less = replace(hard, ttft_s=found.ttft_s * 0.98)
     assert findings.attained(option.run, less) < hard.target
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        (Goal(600.0, 60.0), "nothing, as no request missed the SLO; prefill is busy"),
+        (Goal(0.0, 0.0), "nothing, as no request missed the SLO; "),
+        (Goal(1e-9, 0.0), "the first token is missed most (first token 100.0% of requests, per"),
+        (Goal(0.0, 1e-9), "time per token is missed most (first token 0.0% of requests, per"),
+    ],
+)
+def test_a_bottleneck_is_what_is_missed(planner: Planner, goal: Goal, said: str) -> None:
+    assert findings.bottleneck(planner.option(Layout(4), MEANS), goal).startswith(said)
+
+
+def test_what_is_missed_alike_is_said_alike() -> None:
+    alike = replace(rows(TRACE), rows=[Row(n / 2, 900, 20) for n in range(60)])
+    option = Planner(alike, GOAL, lambda *_: None).option(Layout(2), MEANS)
+    said = findings.bottleneck(option, Goal(1e-9, 1e-9))
+    assert said.startswith("the first token and time per token are missed alike (first token 100")
+
+
+def test_a_verdict_says_where_the_better_of_the_two_changes(planner: Planner) -> None:
+    said = findings.verdict(planner.options(8, MEANS), GOAL)
+    assert said.crossover_s
+    at = " and ".join(f"{s * 1e3:.0f}" for s in said.crossover_s)
+    wanted = f"; with other limits per token the better of the two changes at {at} ms."
+    assert said.sentence.endswith(wanted)
+
+
+def test_an_slo_that_would_be_reached_is_said_in_times(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--trace", str(TRACE), "--engines", "8"]
+    assert main([*argv, "--slo", "ttft=1s,tpot=22ms"]) == 0
+    text = capsys.readouterr().out
+    found = re.search(r"would reach 90% with (.*)", text)
+    assert found is not None
+    both = re.search(r"TTFT <= ([0-9.]+) s and TPOT <= (\d+) ms \(([0-9.]+) times both", found[1])
+    assert both is not None
+    ttft, tpot, by = map(float, both.groups())
+    assert (ttft, tpot) == (pytest.approx(by, abs=0.011), pytest.approx(by * 22, abs=0.6))
+    # One SLO alone has no second way of saying it.
+    assert main([*argv, "--slo", "ttft=1s"]) == 0
+    assert "both" not in capsys.readouterr().out.split("would reach")[1]
 
 
 def test_the_command_gives_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
