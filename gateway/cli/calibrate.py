@@ -17,6 +17,7 @@ from gateway.cli import amounts
 from gateway.cli.companion import Failed, Parser, status_of
 from gateway.planner.calibrate import LONGEST, REQUESTS_MAX, Calibrated, Limits, calibrate
 from gateway.planner.calibrate import Failed as CannotMeasure
+from gateway.planner.counted import counted
 
 ODD = 0.15  # an error above it is worth a word
 
@@ -59,7 +60,10 @@ def _as_json(found: Calibrated) -> dict[str, object]:
 
 def _as_text(found: Calibrated) -> str:
     measured, fit = found.measured, found.fit
-    lines = [f"{measured.model}: {measured.requests} requests", "prompt tokens      ms   fitted"]
+    lines = [
+        f"{measured.model}: {counted(measured.requests, 'request')}",
+        "prompt tokens      ms   fitted",
+    ]
     for tokens, _, ms in measured.prefills:
         lines.append(f"{tokens:>13.0f}{ms:>8.1f}{fit.prefill_ms(int(tokens)):>9.1f}")
     lines.append("answers   KV tokens   ms per token   fitted")

@@ -20,6 +20,7 @@ from gateway.cli import amounts, live
 from gateway.cli.companion import USAGE, Failed, Parser, faults_of, status_of, under_way
 from gateway.cli.live import Live
 from gateway.planner import findings
+from gateway.planner.counted import counted
 from gateway.planner.fit import Goal, Means, Option, Planner
 from gateway.planner.queueing import Layout
 from gateway.planner.trace_files import ROWS_MAX, rows
@@ -186,9 +187,9 @@ def _lines(report: dict[str, Any], asked: bool) -> list[str]:
     lines = [
         report["verdict"]["sentence"],
         "",
-        f"{report['trace']}: {report['requests']} requests, {report['rate']:.2f}/s; "
+        f"{report['trace']}: {counted(report['requests'], 'request')}, {report['rate']:.2f}/s; "
         f"{' and '.join(slo) or 'no SLO'} for {goal['target']:.0%}; engines "
-        f"{report['means']['profile']} of {report['means']['gpus']} GPUs",
+        f"{report['means']['profile']} of {counted(report['means']['gpus'], 'GPU')}",
         f"best: {report['best']}, in time {report['attainment']:.1%} (one replay; 95 % interval "
         f"{low:.1%} to {high:.1%})",
         *_now(report),
@@ -234,7 +235,7 @@ def _needed(report: dict[str, Any], asked: bool) -> list[str]:
     if needed is None:
         return [f"no layout of up to {MOST} engines reaches {report['goal']['target']:.0%}"]
     gpus = needed["engines"] * report["means"]["gpus"]
-    return [f"fewest engines: {needed['engines']} ({gpus} GPUs), {needed['layout']}"]
+    return [f"fewest engines: {needed['engines']} ({counted(gpus, 'GPU')}), {needed['layout']}"]
 
 
 def _relaxed(report: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gateway.cli import amounts
 from gateway.cli.companion import Failed, Parser, faults_of, status_of
+from gateway.planner.counted import counted
 from gateway.planner.gpus import GIB, GPUS, Gpu, gpu
 from gateway.planner.model_config import BITS, BadModel, ModelConfig
 from gateway.planner.sizes import (
@@ -143,14 +144,14 @@ def _floor_lines(
     each = one.each
     lines = [
         head,
-        f"  aggregated     {one.gpus} GPUs: {one.engines} engines of {each.gpus}, "
-        f"{each.requests} requests at once in each",
-        f"  disaggregated  {two.gpus} GPUs: {two.prefill} engine prefills, {two.engines} answer, "
-        f"{two.each.gpus} GPUs each",
+        f"  aggregated     {counted(one.gpus, 'GPU')}: {counted(one.engines, 'engine')} of "
+        f"{each.gpus}, {counted(each.requests, 'request')} at once in each",
+        f"  disaggregated  {counted(two.gpus, 'GPU')}: {counted(two.prefill, 'engine')} for "
+        f"prompts, {two.engines} for answers, {counted(two.each.gpus, 'GPU')} each",
         f"  of each GPU: weights {each.weights_bytes / GIB:.1f} GiB, activations "
         f"{each.activation_bytes / GIB:.1f} GiB, KV {each.kv_bytes / GIB:.1f} GiB",
-        f"  the least that serves any load: {each.gpus} GPUs aggregated, {2 * each.gpus} "
-        "disaggregated: both sides hold the weights, which doubles the floor",
+        f"  the least that serves any load: {counted(each.gpus, 'GPU')} aggregated, "
+        f"{2 * each.gpus} disaggregated: both sides hold the weights, which doubles the floor",
     ]
     if each.gpus > 8:
         lines.append("  an engine spans machines: its tensor parallelism crosses the network")

@@ -65,11 +65,25 @@ def _command(arguments: list[str]) -> int:
         if tuple(arguments[: len(words)]) == words:
             run: Callable[[list[str]], int | None] = importlib.import_module(module).main
             return run(arguments[len(words) :]) or 0
+    if of_group := _of_group(arguments):
+        print("\n".join(["commands:", *map(_line, of_group)]))
+        return 0
     known = ", ".join(" ".join(words) for words in _COMMANDS)
     name = arguments[0] if arguments[0] not in ("engine", "plan") else " ".join(arguments[:2])
     print(f'kvgate: unknown command "{name}"', file=sys.stderr)
     print(f"    hint: commands are {known}; the gateway itself runs with -c FILE", file=sys.stderr)
     return USAGE
+
+
+def _of_group(arguments: list[str]) -> list[tuple[str, ...]]:
+    """The commands of `plan --help`, or of any other first word that has several."""
+    if arguments[1:] not in (["-h"], ["--help"]):
+        return []
+    return [words for words in _COMMANDS if words[0] == arguments[0]]
+
+
+def _line(words: tuple[str, ...]) -> str:
+    return f"  kvgate {' '.join(words):<14}{_COMMANDS[words][1]}"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,9 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    commands = "\n".join(
-        f"  kvgate {' '.join(words):<14}{doc}" for words, (_, doc) in _COMMANDS.items()
-    )
+    commands = "\n".join(map(_line, _COMMANDS))
     parser = _Parser(
         prog="kvgate",
         description="HTTP gateway in front of vLLM servers, configured like nginx.",

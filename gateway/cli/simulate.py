@@ -13,6 +13,7 @@ from gateway.cli import amounts
 from gateway.cli.companion import Parser, faults_of, status_of
 from gateway.planner.replay import Setup, as_json, as_table, compare, names
 from gateway.planner.trace_files import ROWS_MAX, load
+from gateway.planner.trace_formats import FORMATS
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +50,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="kvgate simulate",
         description="Replays recorded traffic against simulated engines, policy by policy.",
-        epilog="traces: Mooncake and Qwen-Bailian JSON lines, Azure and BurstGPT CSV",
+        epilog=f"traces: {FORMATS}",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -14,9 +14,10 @@ from gateway.cli import amounts, live
 from gateway.cli.companion import USAGE, Failed, Parser, faults_of, status_of, under_way
 from gateway.cli.live import Live
 from gateway.planner.advice import advice
+from gateway.planner.counted import counted
 from gateway.planner.gpus import GIB
 from gateway.planner.trace_files import ROWS_MAX, Rows, rows, write_mooncake
-from gateway.planner.trace_formats import Told
+from gateway.planner.trace_formats import FORMATS, Told
 from gateway.planner.workload import Setting, analyse
 from gateway.planner.workload_html import as_html
 from gateway.planner.workload_text import as_text
@@ -75,7 +76,7 @@ def _write(path: Path, found: Rows) -> None:
         raise Failed(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise Failed(f"{path}: {error}") from None
-    print(f"{path}: {len(found.rows)} requests")
+    print(f"{path}: {counted(len(found.rows), 'request')}")
 
 
 def _setting(options: argparse.Namespace) -> Setting:
@@ -101,8 +102,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="kvgate workload",
         description="What recorded traffic is like, and what follows of it.",
-        epilog="traces: kvgate's own, Mooncake, aiperf, vLLM's timed and Qwen-Bailian JSON lines, "
-        "Azure and BurstGPT CSV, folders of ServeGen's clients",
+        epilog=f"traces: {FORMATS}",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -9,6 +9,7 @@ from gateway.load.goodput import Goodput, Slo
 from gateway.load.intervals import QUANTILES, Estimate, Spread
 from gateway.load.search import Search
 from gateway.load.summary import LATE_S, Summary
+from gateway.planner.counted import counted
 
 ROWS = (
     ("ttft", "TTFT"),
@@ -71,7 +72,7 @@ def as_text(found: Summary) -> str:
     tokens, client = found.tokens, found.client
     fails = ", ".join(f"{count} {cause}" for cause, count in found.failed.items())
     lines = [
-        f"offered {found.offered} requests ({found.offered_rate:.2f}/s), completed "
+        f"offered {counted(found.offered, 'request')} ({found.offered_rate:.2f}/s), completed "
         f"{found.completed}, failed {sum(found.failed.values())}{f' ({fails})' if fails else ''}"
         f"{f', cut by the end {found.cut}' if found.cut else ''}",
         f"in {found.window_s:.1f} s: {found.request_rate:.2f} requests/s, "
@@ -97,7 +98,8 @@ def as_text(found: Summary) -> str:
             f"{LATE_S * 1e3:g} ms and below 80 % of a core; offer less, or from several machines"
         )
     if tokens.uncounted:
-        lines.append(f"{tokens.uncounted} answers without usage: their events stand for tokens")
+        answers = counted(tokens.uncounted, "answer")
+        lines.append(f"{answers} without usage: events stand for tokens")
     lines += [f"{cause}: {sample}" for cause, sample in found.samples.items()]
     return "\n".join(lines)
 

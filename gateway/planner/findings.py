@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gateway.load.goodput import wilson
+from gateway.planner.counted import counted
 from gateway.planner.fit import Goal, Means, Option, Planner, attained
 
 SWING = 0.3
@@ -97,7 +98,7 @@ def bottleneck(option: Option, goal: Goal) -> str:
     running = f"{said.running:.{0 if said.running >= 10 else 1}f}"
     text += f", {running} answers run at once on an engine that answers"
     if run.preempted:
-        text += f"; {run.preempted} requests were put back for want of KV memory"
+        text += f"; put back for want of KV memory: {counted(run.preempted, 'request')}"
     return text
 
 

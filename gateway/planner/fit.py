@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gateway.planner.counted import counted
 from gateway.planner.queueing import Layout, Predicted, Traffic, predict
 from gateway.planner.replay import OURS, Setup, run
 from gateway.planner.trace_files import Rows
@@ -130,7 +131,7 @@ class Planner:
         chosen = [*self._promising(together, means), *self._promising(split, means)]
         done = []
         for at, option in enumerate(chosen):
-            self.told(f"{engines} engines: {option.layout.name}", at / len(chosen))
+            self.told(f"{counted(engines, 'engine')}: {option.layout.name}", at / len(chosen))
             done.append(replace(option, run=self.replay(option.layout, means)))
         return sorted(done, key=lambda option: -option.attained(self.goal))
 

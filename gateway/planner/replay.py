@@ -12,6 +12,7 @@ from functools import partial
 from itertools import repeat
 from statistics import fmean
 
+from gateway.planner.counted import counted
 from gateway.planner.trace_files import Recorded
 from native._core import Duet, Fit, Simulated, policies, simulate
 
@@ -176,11 +177,11 @@ def as_table(recorded: Recorded, setup: Setup, results: list[Result]) -> str:
     slo = [f"TTFT <= {setup.ttft_s:g} s"] * (setup.ttft_s > 0)
     slo += [f"TPOT <= {setup.tpot_s * 1e3:g} ms"] * (setup.tpot_s > 0)
     lines = [
-        f"{recorded.name} ({recorded.format}): {len(trace)} requests in {trace.span_s:.0f} s at "
-        f"speed {setup.speed:g}; an endless cache would save "
+        f"{recorded.name} ({recorded.format}): {counted(len(trace), 'request')} in "
+        f"{trace.span_s:.0f} s at speed {setup.speed:g}; an endless cache would save "
         f"{trace.reusable_tokens() / trace.input_tokens:.1%} of the prompt tokens",
-        f"{setup.engines} engines {setup.profile}; {' and '.join(slo) or 'no SLO'}; "
-        f"means of {setup.seeds} seeds",
+        f"{counted(setup.engines, 'engine')} {setup.profile}; {' and '.join(slo) or 'no SLO'}; "
+        + (f"means of {setup.seeds} seeds" if setup.seeds > 1 else "one seed"),
         "",
         _HEAD,
     ]
@@ -200,5 +201,5 @@ def as_table(recorded: Recorded, setup: Setup, results: list[Result]) -> str:
         *(f"assumed: {line}" for line in recorded.hashed.assumed),
     ]
     if results and results[0].refused:
-        lines.append(f"{results[0].refused} requests are longer than an engine's memory: refused.")
+        lines.append(f"refused, as longer than an engine's memory: {results[0].refused}")
     return "\n".join(lines)

@@ -14,7 +14,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from gateway.planner.servegen import generate, is_pool
-from gateway.planner.trace_formats import BLOCK_MOONCAKE, BLOCK_PLAIN, Format, Row, Told, line, of
+from gateway.planner.trace_formats import (
+    BLOCK_MOONCAKE,
+    BLOCK_PLAIN,
+    FORMATS,
+    Format,
+    Row,
+    Told,
+    line,
+    of,
+)
 from native._core import Trace
 
 ROWS_MAX = 10_000_000
@@ -51,7 +60,7 @@ class Hashed:
 
     def __str__(self) -> str:
         if self.is_whole:
-            return f"all {self.of} requests"
+            return f"all {self.of} requests" if self.of > 1 else "the one request"
         return f"{self.requests} of {self.of} requests ({self.tokens:.1%} of prompt tokens)"
 
     @property
@@ -160,11 +169,7 @@ def _format(path: Path, first: str, told: Told) -> Format:
     except ValueError as error:
         raise BadTrace(f"{path}:1: {error}") from error
     if form is None:
-        raise BadTrace(
-            f"{path}:1: not a trace this knows\n    hint: kvgate's own, Mooncake, aiperf, vLLM's "
-            "timed and Qwen-Bailian JSON lines, Azure (TIMESTAMP,ContextTokens,GeneratedTokens) "
-            "and BurstGPT CSV are read, and a folder of ServeGen's"
-        )
+        raise BadTrace(f"{path}:1: not a trace this knows\n    hint: what is read: {FORMATS}")
     return form
 
 

@@ -15,6 +15,11 @@ from typing import Any
 
 import orjson
 
+# What is read, a folder of ServeGen's by `servegen`.
+FORMATS = (
+    "kvgate's own, Mooncake, aiperf, vLLM's timed and Qwen-Bailian JSON lines, Azure "
+    "(TIMESTAMP,ContextTokens,GeneratedTokens) and BurstGPT CSV, folders of ServeGen's clients"
+)
 VERSION = 1
 BLOCK_PLAIN = 16  # tokens; of traces without prefixes
 BLOCK_MOONCAKE = 512

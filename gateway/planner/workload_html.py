@@ -8,6 +8,7 @@ from jinja2 import Environment
 
 from gateway import charts
 from gateway.planner.advice import advice
+from gateway.planner.counted import counted
 from gateway.planner.lengths import Lengths
 from gateway.planner.workload import Workload
 
@@ -17,6 +18,7 @@ def as_html(found: Workload) -> str:
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return page.from_string(template).render(
         found=found,
+        counted=counted,
         advice=advice(found),
         plots=_plots(found),
         script=charts.script(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.planner.advice import advice
 from gateway.planner.arrivals import Arrivals
+from gateway.planner.counted import counted
 from gateway.planner.lengths import NEAR, Lengths
 from gateway.planner.workload import Workload
 
@@ -14,8 +15,8 @@ def as_text(found: Workload) -> str:
     when = found.arrivals
     skipped = f", {found.skipped} without an answer left out" if found.skipped else ""
     lines = [
-        f"{found.name} ({found.format}): {when.requests} requests in {when.span_s:.0f} s, "
-        f"{when.rate:.2f}/s{skipped}",
+        f"{found.name} ({found.format}): {counted(when.requests, 'request')} in "
+        f"{when.span_s:.0f} s, {when.rate:.2f}/s{skipped}",
         *_arrivals(when),
         "",
         f"{'tokens':<10}{'mean':>8}{'p10':>8}{'p50':>8}{'p90':>8}{'p99':>8}{'most':>9}{'CV':>6}"
@@ -75,8 +76,9 @@ def _who(found: Workload) -> list[str]:
     if found.turns:
         deep = found.turns
         lines.append(
-            f"turns ({deep.source}): {deep.sessions} conversations, {deep.mean:.2f} turns in the "
-            f"mean, {deep.deepest} at most; {deep.share:.1%} of requests are later turns"
+            f"turns ({deep.source}): {counted(deep.sessions, 'conversation')}, "
+            f"{deep.mean:.2f} turns in the mean, {deep.deepest} at most; {deep.share:.1%} of "
+            "requests are later turns"
         )
     return lines
 

@@ -153,6 +153,35 @@ def test_help_in_every_form(capfd: pytest.CaptureFixture[str]) -> None:
     assert run("help", "nonsense") == 2
 
 
+@pytest.mark.parametrize("words", [("plan", "--help"), ("plan", "-h"), ("help", "plan")])
+def test_help_for_a_word_that_begins_several_commands(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 0
+    out = capfd.readouterr().out
+    assert "kvgate plan size" in out and "kvgate plan fit" in out and "kvgate load" not in out
+
+
+@pytest.mark.parametrize("words", [("plan",), ("plan", "nonsense"), ("nonsense", "--help")])
+def test_what_is_no_command_is_said(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert f'unknown command "{" ".join(words[:1] if words[1:] == ("--help",) else words)}"' in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", ["simulate", "workload"])
+def test_help_says_every_trace_that_is_read(
+    command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "-h") == 0
+    out = " ".join(capfd.readouterr().out.split())
+    for name in ("kvgate's own", "Mooncake", "aiperf", "Bailian", "Azure", "BurstGPT", "ServeGen"):
+        assert name in out
+
+
 @pytest.mark.parametrize(
     ("words", "module"),
     [

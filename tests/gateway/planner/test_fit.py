@@ -193,6 +193,14 @@ def test_goodput_is_of_the_traffic_whenever_it_was_recorded(
     assert found == pytest.approx([2.0, 2.0], rel=0.05)
 
 
+def test_one_of_a_thing_is_not_several(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--trace", str(TRACE), "--slo", "ttft=10m", "--engines", "1", "--requests", "1"]
+    assert main([*argv, "--gpus-per-engine", "1", "--needed"]) == 0
+    text = capsys.readouterr().out
+    assert ": 1 request, " in text and "of 1 GPU\n" in text and "1 (1 GPU), " in text
+    assert re.findall(r"\b1 [a-zA-Z]+s\b", text) == []
+
+
 def test_a_queue_that_never_ends_is_said_in_valid_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
