@@ -22,9 +22,10 @@ from kvbm.access import App, Guard
 from kvbm.admin import Subject, application, metrics_application
 from kvbm.conf.load import Loaded
 from kvbm.conf.model import Address, Config
-from kvbm.listen import Server, listen, make_directory, server
+from kvbm.listen import Server, listen, server
 from kvbm.logs import log, open_log
 from kvbm.metrics import registry
+from kvbm.paths import make_directory, why
 from kvbm.publisher import Publisher
 from kvbm.reload import changes
 from kvbm.remote import StoreError
@@ -137,7 +138,7 @@ class Daemon:
                 log.error("%s", one_line(error))
             return
         except OSError as error:
-            log.error("not reloaded: %s", error)
+            log.error("not reloaded: %s", why(error))
             return
         found = changes(self.config, fresh)
         for name in found.restart:
@@ -154,7 +155,7 @@ def run(config: Config, reread: Reread) -> int:
         sockets = [(a, listen(a)) for a in (*config.admin, *config.metrics)]
         core = open_core(config)
     except OSError as error:
-        raise NotStarted(error.strerror or str(error)) from None
+        raise NotStarted(why(error)) from None
     pid = Pid(config.pid)
     daemon = Daemon(config, core, reread)
     try:
@@ -162,7 +163,9 @@ def run(config: Config, reread: Reread) -> int:
         _begin(daemon)
         log.log(NOTICE, "kvbm %s serves at %s", VERSION, config.socket)
         asyncio.run(daemon.serve(_listeners(daemon, sockets)))
-    except (OSError, StoreError) as error:
+    except OSError as error:
+        raise NotStarted(why(error)) from None
+    except StoreError as error:
         raise NotStarted(str(error)) from None
     finally:
         for part in (*daemon.publishers, daemon.courier):
@@ -191,7 +194,10 @@ def _begin(daemon: Daemon) -> None:
         except ImportError as error:
             hint = "hint: pip install 'kvgate[remote]'"
             raise StoreError(f"the remote tier needs a package: {error}\n    {hint}") from None
-        courier = Courier(config.remote, core)
+        try:
+            courier = Courier(config.remote, core)
+        except StoreError as error:
+            raise StoreError(f"remote {config.remote.url}: {error}") from None
         courier.start()
         daemon.courier = courier
 

@@ -92,7 +92,7 @@ RANKS = (
 
 # The same of kvbm/.
 KVBM_RANKS = (
-    ("__init__", "conf"),
+    ("__init__", "conf", "paths"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
     ("asking", "tiers", "admin", "remote", "events"),
     ("publisher", "doctor"),

@@ -111,6 +111,46 @@ def test_mistakes_are_told(text: str, message: str) -> None:
     assert any(message in found for found in mistakes(text)), mistakes(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "at", "message"),
+    [
+        ("error_log f/logs/k.log;", "f/logs", "{0}/f\" is no directory"),
+        ("error_log d;", "d;", "{0}/d\" is a directory"),
+        ("pid f/k.pid;", "f/k", "{0}/f\" is no directory"),
+        ("socket f/s;", "f/s", "{0}/f\" is no directory"),
+        ("socket f;", "f;", "{0}/f\" is there and is no socket"),
+        ("admin unix:f/s;", "unix:", "{0}/f\" is no directory"),
+        ("metrics unix:d;", "unix:", "{0}/d\" is there and is no socket"),
+        ("events ipc://{0}/f/e;", "ipc:", "{0}/f\" is no directory"),
+        ("events tcp://*:1 replay=ipc://{0}/f;", "replay", "{0}/f\" is there and is no socket"),
+        ("disk {{ path f; size 1g; }}", "f;", "{0}/f\" is no directory"),
+        ("remote {{ url file://{0}/f/x; }}", "file:", "{0}/f\" is no directory"),
+    ],
+)
+def test_what_stands_in_a_paths_way_is_told_where_it_is_named(
+    tmp_path: Path, text: str, at: str, message: str
+) -> None:
+    (tmp_path / "f").write_text("precious")
+    (tmp_path / "d").mkdir()
+    said = text.format(tmp_path)
+    whole = said if said.startswith("disk") else f"{said} disk {{ path d; size 1g; }}"
+    with pytest.raises(ConfigErrors) as caught:
+        load_text(whole, prefix=str(tmp_path), environment=ENVIRONMENT)
+    [error] = caught.value.errors
+    assert message.format(tmp_path) in error.message
+    assert (error.place.line, error.place.column) == (1, said.index(at) + 1)
+
+
+def test_what_is_not_there_yet_stands_in_no_ones_way(tmp_path: Path) -> None:
+    text = (
+        "error_log a/k.log; pid b/k.pid; socket c/s; admin unix:d/s; events ipc://{0}/e/s;"
+        " disk {{ path f/g; size 1g; }} remote {{ url file://{0}/h/i; }}"
+    )
+    load_text(text.format(tmp_path), prefix=str(tmp_path))
+    load_text(f"error_log /dev/null; {DISK}", prefix=str(tmp_path))
+    assert list(tmp_path.iterdir()) == [], "a test of a configuration makes nothing"
+
+
 def test_secrets_are_hidden_and_warned_of() -> None:
     with pytest.raises(ConfigErrors) as caught:
         config("admin_token sesame; disk { path d; sise 1g; }")
