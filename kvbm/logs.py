@@ -1,4 +1,4 @@
-"""The daemon's log: one line per message, in nginx's form; no key, token or prompt is ever in it.
+"""The daemon's log: one line per message, in nginx's form; no secret and no prompt is ever in it.
 
 What repeats is told at most once in `REPEAT_S` per kind: a store that is away must not fill a disk.
 """

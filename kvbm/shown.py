@@ -70,8 +70,17 @@ def blocks(rows: list[Mapping[str, Any]]) -> str:
 
 
 def verified(report: Mapping[str, Any]) -> str:
+    """`kvbm verify`: the counts, then one line per block that was lost."""
     state = "done" if report["done"] else "under way"
-    return (
+    head = (
         f"{report['checked']} blocks, {octets(report['bytes'])} read, {report['bad']} bad and "
         f"forgotten: {state}"
     )
+    rows = report["blocks"]
+    lines = [
+        f"{row['namespace'][:16]}  {row['key']}" + ("" if row["certain"] else "  bad or evicted")
+        for row in rows
+    ]
+    if len(rows) < report["bad"]:
+        lines.append(f"and {report['bad'] - len(rows)} that cannot be named")
+    return "\n".join([head, *lines])

@@ -94,8 +94,9 @@ RANKS = (
 KVBM_RANKS = (
     ("__init__", "conf", "paths"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
-    ("asking", "tiers", "admin", "remote", "events"),
-    ("publisher", "doctor"),
+    ("asking", "tiers", "remote", "events"),
+    ("losses",),
+    ("admin", "publisher", "doctor"),
     ("daemon",),
     ("cli",),
     ("cli_ask", "cli_doctor"),
