@@ -92,7 +92,7 @@ RANKS = (
 
 # The same of kvbm/.
 KVBM_RANKS = (
-    ("__init__", "conf", "paths"),
+    ("__init__", "conf", "paths", "figures"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
     ("asking", "tiers", "remote", "events"),
     ("losses",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from gateway.conf.spec import Directive
 from kvbm import reference
 from kvbm.conf import load_text, read
 from kvbm.conf.directives import TABLE
-from kvbm.conf.model import Address, Config, Host
-from kvbm.reload import changes
+from kvbm.conf.model import Address, Config, Disk, Host
+from kvbm.reload import changes, directive
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -169,11 +170,24 @@ def test_a_reload_says_what_needs_a_restart() -> None:
     old = config(DISK + "connections 5; error_log a;")
     new = config("disk { path d; size 2g; verify 1h; } error_log b; host { size 1g; }")
     found = changes(old, new)
-    assert set(found.live) == {"error_log", "disk.verify_s"}
+    assert set(found.live) == {"error_log", "disk.verify"}
     assert set(found.restart) == {"connections", "disk.size", "host"}
     assert found.config.disk is not None
     assert (found.config.disk.size, found.config.disk.verify_s) == (1 << 30, 3600)
     assert (found.config.error_log, found.config.connections) == (new.error_log, 5)
+
+
+def test_a_reload_speaks_of_directives() -> None:
+    """Whatever differs, the name is one that the file may hold."""
+    for kind, context in ((Config, "main"), (Disk, "disk")):
+        for field in fields(kind):
+            if field.name not in ("file", "prefix"):
+                assert TABLE.find(directive(field.name), context), field.name
+    old = config(f"host {{ size 1g; }} {DISK}")
+    new = config("host { size 1g; } disk { path d; size 1g; admit on_evict; }")
+    assert changes(old, new).restart == ("disk.admit",)
+    verify = config("host { size 1g; } disk { path d; size 1g; verify 1h rate=1m; }")
+    assert changes(old, verify).live == ("disk.verify",)
 
 
 def test_the_command_says_where_and_what() -> None:
