@@ -216,6 +216,7 @@ class Writer:
 
     def reopen(self) -> None:
         """Opens every file again under its name: after a rotation (USR1)."""
+        self._begin()  # it may not have written anything yet
         for sink in self.sinks.values():
             sink.flush()
             if sink.fd > 2:

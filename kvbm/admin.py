@@ -6,6 +6,7 @@ The core is asked on threads, without the interpreter's lock; whatever happens h
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from kvbm.losses import Losses
 from native import _core
 
 LIST_MAX = 65_536
@@ -33,6 +35,7 @@ class Subject:
     """What the endpoints are about."""
 
     core: _core.KvbmCore
+    losses: Losses
     status: Callable[[], Any]
     registry: CollectorRegistry
 
@@ -79,6 +82,7 @@ class _Admin:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._core = subject.core
+        self._losses = subject.losses
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"running": self._core.running}, 200 if self._core.running else 503)
@@ -98,7 +102,9 @@ class _Admin:
             self._core.blocks, cursor, min(max(limit, 1), LIST_MAX)
         )
         prints = {row[0]: row[1].hex() for row in await asyncio.to_thread(self._core.namespaces)}
-        wanted = query.get("namespace", "")
+        wanted = query.get("namespace", "").lower()
+        if wanted and not any(print.startswith(wanted) for print in prints.values()):
+            raise BadRequest(f"no namespace begins with `{wanted[:80]}`")
         blocks = [
             {"namespace": prints.get(number, ""), "key": key.hex(), "bytes": size, "hits": hits}
             for number, key, size, hits in rows
@@ -111,7 +117,7 @@ class _Admin:
         rate = body.get("rate", 0)
         if not isinstance(rate, int) or not 0 <= rate < 1 << 50:
             raise BadRequest("`rate` is bytes a second, 0 for no limit")
-        begun = await asyncio.to_thread(self._core.scrub, rate)
+        begun = await asyncio.to_thread(self._losses.verify, rate)
         if not begun:
             return JSONResponse({"error": "there is no disk to verify"}, 409)
         return JSONResponse({"begun": True}, 202)
@@ -119,13 +125,16 @@ class _Admin:
     async def verified(self, _: Request) -> Response:
         report = await asyncio.to_thread(self._core.scrub_report)
         if report is None:
-            return JSONResponse({"checked": 0, "bytes": 0, "bad": 0, "done": True, "ever": False})
-        checked, size, bad, done = report
-        document = {"checked": checked, "bytes": size, "bad": bad, "done": done, "ever": True}
-        return JSONResponse(document)
+            checked, size, bad, done = 0, 0, 0, True
+        else:
+            checked, size, bad, done = report
+        lost = await asyncio.to_thread(self._losses.blocks) if bad else []
+        document = {"checked": checked, "bytes": size, "bad": bad, "done": done}
+        rows = [dataclasses.asdict(one) for one in lost]
+        return JSONResponse({**document, "ever": report is not None, "blocks": rows})
 
     async def drop(self, request: Request) -> Response:
-        """Forgets the `keys` of a `namespace`, or with `all` everything there (or anywhere)."""
+        """Forgets the `keys` of a `namespace`, or with `all` what the disk holds of it (or of any)."""
         body = await _body(request)
         match body:
             case {"namespace": str(name), "keys": [*keys]} if keys and len(keys) <= DROP_MAX:

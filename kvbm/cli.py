@@ -34,6 +34,8 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # Libraries make files as the mask says, and blocks are what people wrote. Before any thread.
+    mask = os.umask(0o077)
     try:
         if arguments and arguments[0] in _COMMANDS:
             module, name, _ = _COMMANDS[arguments[0]]
@@ -50,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    finally:
+        os.umask(mask)
 
 
 class Parser(argparse.ArgumentParser):

@@ -22,9 +22,11 @@ from kvbm.access import App, Guard
 from kvbm.admin import Subject, application, metrics_application
 from kvbm.conf.load import Loaded
 from kvbm.conf.model import Address, Config
-from kvbm.listen import Server, listen, make_directory, server
+from kvbm.listen import Server, listen, server
 from kvbm.logs import log, open_log
+from kvbm.losses import Losses
 from kvbm.metrics import registry
+from kvbm.paths import make_directory, why
 from kvbm.publisher import Publisher
 from kvbm.reload import changes
 from kvbm.remote import StoreError
@@ -68,6 +70,7 @@ class Daemon:
     config: Config
     core: _core.KvbmCore
     reread: Reread
+    losses: Losses
     courier: Courier | None = None
     publishers: tuple[Publisher, ...] = ()
     started: float = field(default_factory=time.monotonic)
@@ -91,7 +94,9 @@ class Daemon:
         while not self._stop.is_set() and self.core.running:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), WATCH_S)
-            await self._verify(time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await self._verify(time.monotonic())
+                await asyncio.to_thread(self.losses.look)
         self.failed = not self._stop.is_set()
         for made in self._servers:
             made.should_exit = True
@@ -103,8 +108,7 @@ class Daemon:
         if disk is None or not disk.verify_s or now < self.verified + disk.verify_s:
             return
         self.verified = now
-        with contextlib.suppress(TimeoutError):
-            await asyncio.to_thread(self.core.scrub, disk.verify_rate)
+        await asyncio.to_thread(self.losses.verify, disk.verify_rate)
 
     def figures(self) -> dict[str, int | str]:
         """The core's, and those of the store and the events beside it."""
@@ -137,7 +141,7 @@ class Daemon:
                 log.error("%s", one_line(error))
             return
         except OSError as error:
-            log.error("not reloaded: %s", error)
+            log.error("not reloaded: %s", why(error))
             return
         found = changes(self.config, fresh)
         for name in found.restart:
@@ -154,15 +158,17 @@ def run(config: Config, reread: Reread) -> int:
         sockets = [(a, listen(a)) for a in (*config.admin, *config.metrics)]
         core = open_core(config)
     except OSError as error:
-        raise NotStarted(error.strerror or str(error)) from None
+        raise NotStarted(why(error)) from None
     pid = Pid(config.pid)
-    daemon = Daemon(config, core, reread)
+    daemon = Daemon(config, core, reread, Losses(core))
     try:
         pid.write()
         _begin(daemon)
         log.log(NOTICE, "kvbm %s serves at %s", VERSION, config.socket)
         asyncio.run(daemon.serve(_listeners(daemon, sockets)))
-    except (OSError, StoreError) as error:
+    except OSError as error:
+        raise NotStarted(why(error)) from None
+    except StoreError as error:
         raise NotStarted(str(error)) from None
     finally:
         for part in (*daemon.publishers, daemon.courier):
@@ -191,7 +197,10 @@ def _begin(daemon: Daemon) -> None:
         except ImportError as error:
             hint = "hint: pip install 'kvgate[remote]'"
             raise StoreError(f"the remote tier needs a package: {error}\n    {hint}") from None
-        courier = Courier(config.remote, core)
+        try:
+            courier = Courier(config.remote, core)
+        except StoreError as error:
+            raise StoreError(f"remote {config.remote.url}: {error}") from None
         courier.start()
         daemon.courier = courier
 
@@ -200,7 +209,7 @@ def _listeners(
     daemon: Daemon, sockets: list[tuple[Address, socket.socket]]
 ) -> list[tuple[socket.socket, App]]:
     metrics = registry(daemon.figures, daemon.core.durations)
-    admin = application(Subject(daemon.core, daemon.status, metrics))
+    admin = application(Subject(daemon.core, daemon.losses, daemon.status, metrics))
     scraped = metrics_application(metrics)
     found: list[tuple[socket.socket, App]] = []
     for at, (address, sock) in enumerate(sockets):

@@ -1,6 +1,7 @@
 """Listening sockets of the daemon's HTTP side, and the servers on them.
 
-A unix socket that nobody answers at is replaced; one that somebody answers at is an error.
+A unix socket that nobody answers at is replaced; one that somebody answers at is an error, and
+so is what is no socket.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from kvbm.conf.model import Address
+from kvbm.paths import make_directory, why
 
 BACKLOG = 64
 
@@ -40,8 +42,7 @@ def listen(address: Address) -> socket.socket:
     try:
         return _unix(address.unix_path) if address.unix_path else _tcp(address)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(error.errno, f"cannot listen at {address}: {reason}") from None
+        raise OSError(error.errno, f"cannot listen at {address}: {why(error)}") from None
 
 
 def _tcp(address: Address) -> socket.socket:
@@ -73,9 +74,3 @@ def _unix(path: str) -> socket.socket:
 def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(path) == 0
-
-
-def make_directory(path: str) -> None:
-    """A directory for its owner alone, where there is none."""
-    if path:
-        os.makedirs(path, mode=0o700, exist_ok=True)

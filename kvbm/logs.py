@@ -1,4 +1,4 @@
-"""The daemon's log: one line per message, in nginx's form; no key, token or prompt is ever in it.
+"""The daemon's log: one line per message, in nginx's form; no secret and no prompt is ever in it.
 
 What repeats is told at most once in `REPEAT_S` per kind: a store that is away must not fill a disk.
 """
@@ -7,25 +7,39 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import sys
 import time
+from io import TextIOWrapper
 
 from gateway.log_lines import LEVELS, OneLine
+from kvbm.paths import make_directory
 
 REPEAT_S = 10.0
 log = logging.getLogger("kvbm")
 
 
+class File(logging.handlers.WatchedFileHandler):
+    """Makes the file's folder, too, whenever it opens it. A file that is lost costs lines."""
+
+    def _open(self) -> TextIOWrapper:
+        make_directory(os.path.dirname(self.baseFilename))
+        return super()._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 def open_log(path: str, level: str) -> None:
     """Directs the log to `path` ("stderr" or a file) from `level` on. Raises OSError.
 
-    A file that was moved away or deleted is opened anew, so rotating it needs no signal.
+    Its folder is made. A file that was moved away or deleted is opened anew, so rotating it needs
+    no signal.
     """
-    made: logging.Handler
-    if path == "stderr":
-        made = logging.StreamHandler(sys.stderr)
-    else:
-        made = logging.handlers.WatchedFileHandler(path)
+    made = logging.StreamHandler(sys.stderr) if path == "stderr" else File(path)
     made.setFormatter(OneLine())
     for old in log.handlers[:]:
         log.removeHandler(old)

@@ -86,7 +86,9 @@ ALL: tuple[Declared, ...] = (
         "engines whose hashes have another seed than those of an equal engine",
         "probe_differs",
     ),
-    _one("kvbm_heartbeats_late_total", "counter", "heartbeats after 200 ms", "beats_late"),
+    _one("kvbm_heartbeats_late_total", "counter", "heartbeats later than 200 ms, one at the start "
+         "included: the machine is too busy; after 400 ms engines take all for a miss",
+         "beats_late"),
     _one("kvbm_changes_total", "counter", "blocks that came or went", "changes"),
     _tiers("kvbm_blocks", "gauge", "blocks held", host="host_blocks", disk="disk_blocks",
            remote="remote_blocks"),
@@ -99,8 +101,8 @@ ALL: tuple[Declared, ...] = (
         disk="disk_capacity_bytes",
     ),
     _one("kvbm_payload_bytes", "gauge", "bytes of the blocks on disk", "disk_payload_bytes"),
-    _one("kvbm_foreign_bytes", "gauge", "bytes of others' files in its directory",
-         "disk_other_bytes"),
+    _one("kvbm_other_bytes", "gauge", "bytes of the disk's directory that are no segments: kvbm's "
+         "journal, snapshot and first page, and files of others", "disk_other_bytes"),
     _one("kvbm_index_bytes", "gauge", "memory of the disk's index", "disk_index_bytes"),
     _one("kvbm_lookup_table_bytes", "gauge", "memory of the shared table", "table_bytes"),
     _one("kvbm_lookup_table_left_out", "gauge", "blocks it had no room for", "table_left_out"),
@@ -173,7 +175,8 @@ ALL: tuple[Declared, ...] = (
          "remote_queued_sends"),
     _one("kvbm_remote_sends_dropped_total", "counter", "blocks not sent: too many waited",
          "remote_sends_dropped"),
-    _one("kvbm_remote_latency_seconds", "gauge", "until the first block of a fetch",
+    _one("kvbm_remote_latency_seconds", "gauge",
+         "until the first block of a fetch, as the last ones went; 0.03 until then",
          "remote_latency_us", 1e-6),
     _one("kvbm_event_batches_total", "counter", "batches of events published", "event_batches"),
     _one("kvbm_recovered_blocks", "gauge", "blocks found at the last start", "disk_recovered"),
@@ -186,7 +189,8 @@ DURATION = Declared(
     "from a job's frame to its end, many blocks each",
     ((("store",), ""), (("load",), ""), (("fetch",), "")),
 )  # fmt: skip
-EVERY = (*ALL, DURATION)
+BUILD = Declared("kvbm_build_info", "gauge", ("version",), "1, with the daemon's version", ())
+EVERY = (BUILD, *ALL, DURATION)
 
 
 class _Collector(Collector):
@@ -199,7 +203,7 @@ class _Collector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures()
-        build = GaugeMetricFamily("kvbm_build_info", "version of the daemon", labels=("version",))
+        build = GaugeMetricFamily(BUILD.name, BUILD.help, labels=BUILD.labels)
         build.add_metric((VERSION,), 1)
         yield build
         for declared in ALL:

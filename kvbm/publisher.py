@@ -18,6 +18,7 @@ import zmq
 from kvbm.conf.model import Events
 from kvbm.events import DISK, Change, Kept, Space, events, payload
 from kvbm.logs import log
+from kvbm.paths import make_way
 from native import _core
 
 POLL_MS = 50  # changes are looked for so often
@@ -49,10 +50,12 @@ class Publisher:
     def _bind(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
         made = self._context.socket(kind)
         made.linger = 0
+        if endpoint.startswith("ipc:///"):
+            make_way(endpoint.removeprefix("ipc://"))
         try:
             made.bind(endpoint)
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot publish at {endpoint}: {error}") from None
+            raise OSError(error.errno, f"cannot publish at {endpoint}: {error.strerror}") from None
         return made
 
     def start(self) -> None:

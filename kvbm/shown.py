@@ -48,10 +48,10 @@ def _tier(name: str, tier: Mapping[str, Any]) -> list[str]:
     head = f"{name}: {tier.get('blocks', 0)} blocks"
     if used is not None and most:
         head += f", {octets(used)} of {octets(most)} ({100 * used / most:.0f} %)"
-    lines = [head]
+    lines = [head if tier.get("good", 1) else f"{head}: does not serve"]
     if tier.get("trouble"):
         lines.append(f"  trouble: {tier['trouble']}")
-    skipped = ("blocks", "used_bytes", "capacity_bytes", "trouble")
+    skipped = ("blocks", "used_bytes", "capacity_bytes", "trouble", "good")
     lines += [f"  {key:<24}{value}" for key, value in tier.items() if value and key not in skipped]
     return lines
 
@@ -70,8 +70,17 @@ def blocks(rows: list[Mapping[str, Any]]) -> str:
 
 
 def verified(report: Mapping[str, Any]) -> str:
+    """`kvbm verify`: the counts, then one line per block that was lost."""
     state = "done" if report["done"] else "under way"
-    return (
+    head = (
         f"{report['checked']} blocks, {octets(report['bytes'])} read, {report['bad']} bad and "
         f"forgotten: {state}"
     )
+    rows = report["blocks"]
+    lines = [
+        f"{row['namespace'][:16]}  {row['key']}" + ("" if row["certain"] else "  bad or evicted")
+        for row in rows
+    ]
+    if len(rows) < report["bad"]:
+        lines.append(f"and {report['bad'] - len(rows)} that cannot be named")
+    return "\n".join([head, *lines])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kvbm.conf.model import Config, Disk
-from kvbm.listen import make_directory
+from kvbm.paths import make_way
 from native import _core
 
 
@@ -31,7 +31,7 @@ def open_disk(disk: Disk) -> _core.KvbmDisk:
 def open_core(config: Config) -> _core.KvbmCore:
     """The core, recovered and listening. Raises OSError that says what stands in the way."""
     remote = config.remote
-    make_directory(os.path.dirname(config.socket))
+    make_way(config.socket)
     return _core.KvbmCore(
         config.socket,
         disk=open_disk(config.disk) if config.disk else None,

@@ -92,10 +92,11 @@ RANKS = (
 
 # The same of kvbm/.
 KVBM_RANKS = (
-    ("__init__", "conf"),
+    ("__init__", "conf", "paths", "figures"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
-    ("asking", "tiers", "admin", "remote", "events"),
-    ("publisher", "doctor"),
+    ("asking", "tiers", "remote", "events"),
+    ("losses",),
+    ("admin", "publisher", "doctor"),
     ("daemon",),
     ("cli",),
     ("cli_ask", "cli_doctor"),

@@ -80,10 +80,14 @@ class Watch:
         stream = Stream()
         self._streams.add(stream)
         self._say(len(self._streams))
-        if self._timer is None:
-            self._tick()
-        else:
-            stream.put(self._event())
+        try:
+            if self._timer is None:
+                self._tick()
+            else:
+                stream.put(self._event())
+        except BaseException:  # whatever it is, the place is free again
+            self.close(stream)
+            raise
         return stream
 
     def close(self, stream: Stream) -> None:

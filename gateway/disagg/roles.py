@@ -48,6 +48,12 @@ def move(ledger: Ledger, engine: Engine, role: str) -> None:
     if engine.line.role != BOTH:
         what = f"{engine.address} is declared role={engine.line.role}: only role=both may be moved"
         raise errors.BadRequest(what=what)
+    if role != BOTH and not engine.team.group.conf.disaggregation.wanted:
+        what = (
+            f"upstream {engine.upstream} does not disaggregate: {role} alone would be idle; "
+            'hint: "disaggregate auto;" in it'
+        )
+        raise errors.BadRequest(what=what)
     others = [role_of(ledger, one) for one in engine.team.engines if one is not engine]
     if all(other == role for other in others) and role != BOTH:
         what = f"no engine would be left for anything but {role}"

@@ -148,6 +148,12 @@ class Caches:
 
     # ---- what others tell and ask ----
 
+    def computes(self, engine: Engine, tokens: int) -> None:
+        """So many tokens of a prompt were new to it: of a whole block its events should tell."""
+        if self.index is not None and engine.index_slot >= 0:
+            size = self.index.block_size(engine.index_slot) or 16
+            engine.trust.filled += tokens >= size
+
     def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> bool:
         """A prompt's matched tokens as predicted, and as the engine itself counted them. True: they
         have just proved to disagree.
@@ -217,9 +223,9 @@ class Caches:
             view = self._view(_feed(engine))
             if view is not None and self.index is not None:
                 trust.short(self.index.short(engine.index_slot))
-                sent = self._table.ledger.core.load(engine.slot).dispatched
                 was = trust.silent or trust.restless
-                trust.silent = trust.silence.look(sent, view.heard_at, now, group.conf.kv.quiet_s)
+                quiet_s = group.conf.kv.quiet_s
+                trust.silent = trust.silence.look(trust.filled, view.heard_at, now, quiet_s)
                 trust.restless = trust.unrest.look(view.tally.restarts, now)
                 if was and not (trust.silent or trust.restless):
                     self._rejoin(engine)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.kv.counts import KvCounts
     from gateway.kv.routed import Routed
     from native._core import Index, Ticket
+    from native.relay import Leg
 
 SIBLINGS_S = 5.0  # how long a decision counts as if its blocks were there
 # Replies of these count the tokens of the whole prompt.
@@ -38,6 +39,9 @@ class Trust(Protocol):
 
     def assumes(self, engine: Engine) -> bool:
         """Whether its cache is followed by decisions, as its events are not."""
+
+    def computes(self, engine: Engine, tokens: int) -> None:
+        """So many tokens of a prompt were new to it."""
 
     def observe(self, engine: Engine, predicted: int, actual: int, now: float) -> bool:
         """An engine said what it found; times are monotonic seconds. True: this has just proved
@@ -128,6 +132,7 @@ class Decisions:
                 engine = ctx.attempts[-1].engine
                 kv.tokens.counted(engine, kv.prompt.tokens, leg.prompt_tokens)
         self._counts.request(kv, cached)
+        self._computes(kv, leg, cached, engine)
         if kv.why:
             self.two.add(f"why/{kv.why}")
         # Behind others in a queue, or beside siblings that compute the same, a prompt rightly finds
@@ -140,6 +145,13 @@ class Decisions:
             wrong = self._trust.observe(engine, expected, cached, monotonic())
             if wrong and kv.source == "local":
                 kv.tokens.suspect(engine)
+
+    def _computes(self, kv: Routed, leg: Leg | None, cached: int, engine: Engine | None) -> None:
+        """An engine was given something to compute, of which its events should tell."""
+        if engine is None or leg is None or leg.error is not None or leg.status != 200:
+            return
+        tokens = leg.prompt_tokens if kv.prompt is None else kv.prompt.tokens
+        self._trust.computes(engine, tokens - max(cached, kv.matched))
 
     # ---- the index, where there is one ----
 

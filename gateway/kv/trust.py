@@ -85,7 +85,7 @@ class Silence:
         self._start = 0  # requests at that time
 
     def look(self, sent: int, heard_at: float | None, now: float, quiet_s: float) -> str:
-        """`sent`: requests ever sent there. Why it is called silent, or ""."""
+        """`sent`: requests that had it compute a block, ever. Why it is called silent, or ""."""
         if heard_at != self._heard or self._seen < 0:
             self._heard, self._seen, self._since = heard_at, sent, None
             return ""
@@ -121,8 +121,8 @@ class Trust:
     """Of one engine. What is set from outside: `source_why`, `tokens_why`, `stream`."""
 
     __slots__ = (
-        "_forgiven", "_short", "drift", "restless", "silence", "silent", "source_why", "stream",
-        "tokens_why", "unrest", "unusable",
+        "_forgiven", "_short", "drift", "filled", "restless", "silence", "silent", "source_why",
+        "stream", "tokens_why", "unrest", "unusable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -133,6 +133,7 @@ class Trust:
         self.silent = ""  # why it is called silent
         self.drift = Drift()
         self.silence = Silence()
+        self.filled = 0  # prompts of this worker that had it compute a block at least
         self.restless = False  # its events are of several engines, as it seems
         self.unrest = Unrest()
         self._short = 0  # blocks that it announced and that there was no room for

@@ -24,7 +24,7 @@ from gateway.log_lines import NOTICE
 from gateway.logs import log, open_error_log
 from gateway.process import reload
 from gateway.process.channel import DESCRIPTORS_MAX
-from gateway.process.identity import entrust_logs
+from gateway.process.identity import entrust_logs, make_folders
 from gateway.process.orders import Address, Answer, Apply, Ask, News, Responses, Sockets, State
 from gateway.site import fronts
 
@@ -173,6 +173,7 @@ class Changes:
         self._check_room(config)
         known = set(master.sockets.open)
         try:
+            make_folders(config)
             wanted = draft(config, master.memory)
             added = master.sockets.take(wanted, config.worker_processes)
         except (OSError, ValueError):

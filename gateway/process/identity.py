@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 
 from gateway.conf.model import Config, Location
 
+STREAMS = {"", "stderr", "stdout"}  # in place of a file
+
 
 def become(config: Config) -> None:
     """Takes on what the configuration names. Raises OSError, KeyError."""
@@ -36,15 +38,24 @@ def become(config: Config) -> None:
         os.setuid(entry.pw_uid)
 
 
+def make_folders(config: Config) -> None:
+    """Those of logs and of the pid file that are missing, as is done for sockets: what `-t` finds
+    good is to start. Raises OSError.
+    """
+    for path in sorted({config.error_log, config.pid, *_logs(config)} - STREAMS):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+
+
 def entrust_logs(config: Config) -> None:
     """Makes the log files and gives them to the workers' user, who must open them again after a
     rotation. Raises OSError.
     """
+    make_folders(config)
     user = config.user
     if not user or os.geteuid() != 0:
         return
     uid = pwd.getpwnam(user).pw_uid
-    for path in {config.error_log, *_logs(config)} - {"", "stderr", "stdout"}:
+    for path in {config.error_log, *_logs(config)} - STREAMS:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.fchown(fd, uid, -1)

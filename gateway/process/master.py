@@ -28,7 +28,7 @@ from gateway.process import handover, monitor, worker
 from gateway.process.change import Changes
 from gateway.process.channel import Broken, Channel, report_of
 from gateway.process.children import Child, Children
-from gateway.process.identity import entrust_logs
+from gateway.process.identity import entrust_logs, make_folders
 from gateway.process.memory import Memory, slots_for
 from gateway.process.orders import Leave, Reopen
 from gateway.process.sockets import ListenError, Sockets
@@ -281,6 +281,7 @@ def _has_terminal() -> bool:
 def run(config: Config, reread: Callable[[], Loaded[Config]]) -> int:
     """Serves until a signal ends it; the exit status (0 ended, 1 failed, 3 cannot bind)."""
     try:
+        make_folders(config)
         open_error_log(config.error_log, config.error_level)
         master = Master(config, reread)
         master.start()
@@ -288,7 +289,8 @@ def run(config: Config, reread: Callable[[], Loaded[Config]]) -> int:
         print(f"kvgate: {error}", file=sys.stderr)
         return CANNOT_BIND
     except (OSError, ValueError) as error:
-        print(f"kvgate: {error}", file=sys.stderr)
+        path = getattr(error, "filename", None)
+        print(f"kvgate: {f'{path}: {error.args[1]}' if path else error}", file=sys.stderr)
         return FAILED
     status = master.run()
     if not close_error_log():

@@ -127,6 +127,7 @@ class Monitor:
 def run(post: Post) -> int:
     """The whole life of the monitor; its exit status."""
     post.memory.ledger.core.bind(post.slot)
+    post.memory.disagg.bind(post.slot)  # the moves of elastic roles
     become(post.config)
 
     async def live() -> None:

@@ -12,7 +12,8 @@ DIRECTIVES = (
         (Arg("path", "path"), Arg("level", "choice", choices=LEVELS, optional=True)),
         default="stderr notice",
         doc="Where messages about the daemon go, and from which level on.",
-        note="The path is relative to the prefix; `stderr` is the standard error.",
+        note="The path is relative to the prefix, its directory is made if it is missing; `stderr` "
+        "is the standard error. A file that was moved away is opened anew.",
         example="error_log logs/kvbm.log warn;",
     ),
     Directive(
@@ -21,7 +22,8 @@ DIRECTIVES = (
         (Arg("path", "path"),),
         reload="restart",
         doc="File that holds the process id while the daemon runs.",
-        note="Relative to the prefix. Not written by default.",
+        note="Relative to the prefix; its directory is made if it is missing. Not written by "
+        "default.",
         example="pid run/kvbm.pid;",
     ),
     Directive(

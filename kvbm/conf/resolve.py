@@ -1,7 +1,7 @@
 """Checked tree -> `model.Config`: the one place that knows what a whole configuration means.
 
 Everything is looked at even after a mistake; the caller throws the result away if the report has
-errors. Nothing is asked of the network or of tiers; secrets are read.
+errors. Nothing is asked of the network or of tiers; secrets are read, and paths looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gateway.conf.setting import Setting
 from gateway.conf.sources import Token
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Address, Config, Events
+from kvbm.conf.places import check_place
 from kvbm.conf.resolve_tiers import resolve_disk, resolve_host, resolve_remote
 
 SOCKET = "run/kvbm.sock"
@@ -43,8 +44,6 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         report.error(root.name, "there is no tier: nothing would be kept", hint)
     socket = root.one("socket")
     log = root.one("error_log")
-    log_path = log.get("path") if log else "stderr"
-    pid = root.one("pid")
     blocks = value(root, "lookup_blocks")
     token = secret(root.one("admin_token"), "token", setting)
     return Config(
@@ -64,11 +63,20 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         host=host,
         disk=disk,
         remote=remote,
-        error_log=log_path if log_path == "stderr" else os.path.join(prefix, log_path),
+        error_log=_file(log, setting) or "stderr",
         error_level=(log.get("level") if log else None) or "notice",
-        pid=os.path.join(prefix, pid.get("path")) if pid else "",
+        pid=_file(root.one("pid"), setting),
         prefix=prefix,
     )
+
+
+def _file(node: Node | None, setting: Setting) -> str:
+    """The path that a statement names; "" where there is none, or standard error is meant."""
+    if node is None or (node.spec.name == "error_log" and node.get("path") == "stderr"):
+        return ""
+    path = os.path.join(setting.prefix, node.get("path"))
+    check_place(node.token("path"), path, "file", setting)
+    return path
 
 
 def _socket(node: Node | None, setting: Setting) -> str:
@@ -76,6 +84,8 @@ def _socket(node: Node | None, setting: Setting) -> str:
     if len(os.fsencode(path)) > units.UNIX_PATH_MAX and node is not None:
         message = f"a socket's path has at most {units.UNIX_PATH_MAX} bytes, got {quoted(path)}"
         setting.report.error(node.token("path"), message)
+    elif node is not None:
+        check_place(node.token("path"), path, "socket", setting)
     return path
 
 
@@ -118,6 +128,8 @@ def _address(token: Token, text: str, setting: Setting) -> Address | None:
     if not read.unix_path and read.port < 0:
         setting.report.error(token, f"{quoted(text)} has no port", f"write {text}:9465")
         return None
+    if read.unix_path:
+        check_place(token, read.unix_path, "socket", setting)
     return Address(read.host, read.port if not read.unix_path else 0, read.unix_path)
 
 
@@ -129,6 +141,8 @@ def _events(root: Node, setting: Setting) -> tuple[Events, ...]:
             if written is not None and not written.startswith(("tcp://", "ipc://")):
                 message = f"{quoted(written)} is no endpoint of ZeroMQ"
                 setting.report.error(node.token(name), message, "write tcp://*:5600 or ipc:///PATH")
+            elif written is not None and written.startswith("ipc:///"):
+                check_place(node.token(name), written[6:], "socket", setting)
         options = {n: node.get(n) for n in ("replay", "topic", "model", "buffer") if node.get(n)}
         found.append(Events(node.get("endpoint"), **options))
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from urllib.parse import unquote
 
 from gateway.conf.errors import quoted
 from gateway.conf.node import Node
@@ -12,6 +13,7 @@ from gateway.conf.scope import default
 from gateway.conf.setting import Setting
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Disk, Host, Remote
+from kvbm.conf.places import check_place
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file", "memory")
 # A segment and four journals must fit thrice (`DiskOptions::check` of the native core).
@@ -68,7 +70,7 @@ def resolve_disk(root: Node, setting: Setting) -> Disk | None:
         setting.report.error(admit.token("times"), f'"times" goes with "reuse", not "{policy}"')
     rate, segment, interval = (_value(block, n) for n in ("write_rate", "segment", "verify"))
     return Disk(
-        path=os.path.abspath(os.path.join(setting.prefix, path)),
+        path=_directory(block, path, setting),
         size=size,
         reuse=(times or 2) if policy == "reuse" else 1,
         write_rate=0 if rate == "off" else rate,
@@ -84,6 +86,13 @@ def resolve_disk(root: Node, setting: Setting) -> Disk | None:
         verify_rate=(verify.get("rate") if verify else None) or 50 << 20,
         reset=_value(block, "reset"),
     )
+
+
+def _directory(block: Node, path: str, setting: Setting) -> str:
+    where, node = os.path.abspath(os.path.join(setting.prefix, path)), block.one("path")
+    if node is not None:
+        check_place(node.token("directory"), where, "directory", setting)
+    return where
 
 
 def resolve_remote(root: Node, setting: Setting) -> Remote | None:
@@ -128,5 +137,7 @@ def _check_url(block: Node, url: str, setting: Setting) -> None:
         setting.report.error(at, f"{quoted(url)} is no address of an object store", hint)
     elif scheme == "file" and not rest.startswith("/"):
         setting.report.error(at, f"{quoted(url)} has no absolute path", "write file:///PATH")
-    elif scheme != "file" and not rest.partition("/")[0]:
+    elif scheme == "file":
+        check_place(at, unquote(rest), "directory", setting)
+    elif not rest.partition("/")[0]:
         setting.report.error(at, f"{quoted(url)} names no bucket", "write s3://BUCKET/PREFIX")

@@ -211,13 +211,14 @@ class Courier:
             loop, fetched = asyncio.get_running_loop(), self._door.fetched
             bad = await loop.run_in_executor(self._threads, fetched, errand, data)
         if bad:
-            self._seldom.warn("damaged", "remote: damaged blocks were deleted")
+            said = f"{bad} of {len(errand.keys)} blocks damaged and deleted"
+            self._seldom.warn("damaged", f"remote: {said}: {_place(errand)}")
 
     async def _get(self, errand: Errand) -> Bytes | None:
-        name, part = errand.bundle, errand.range
-        if name is None or part is None:
-            return await self._store.get(layout.block(errand.fingerprint, errand.keys[0]))
-        return await self._store.get_part(layout.bundle(errand.fingerprint, name), *part)
+        part = errand.range
+        if errand.bundle is None or part is None:
+            return await self._store.get(_place(errand))
+        return await self._store.get_part(_place(errand), *part)
 
     async def _write(self, errand: Errand, tries: int) -> None:
         work = {"send": self._writer.send, "delete": self._writer.delete, "mark": self._writer.mark}
@@ -260,3 +261,10 @@ class Courier:
             return
         self._answered()
         self._listed[fingerprint] = now
+
+
+def _place(errand: Errand) -> str:
+    """The object that a fetch is about."""
+    if errand.bundle is not None:
+        return layout.bundle(errand.fingerprint, errand.bundle)
+    return layout.block(errand.fingerprint, errand.keys[0])

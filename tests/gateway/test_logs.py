@@ -191,3 +191,14 @@ async def test_a_log_that_no_configuration_names_is_closed(tmp_path: Path) -> No
     writer.close()
     assert sorted((tmp_path / "gone").read_text().split()) == ["four", "one", "three", "two"]
     assert (tmp_path / "kept").read_text() == "x\n" and writer.dropped(Sink) == 0
+
+
+def test_a_log_that_nothing_was_written_to_is_opened_again_too(tmp_path: Path) -> None:
+    writer = Writer()
+    sink = writer.sink(str(tmp_path / "a.log"))
+    (tmp_path / "a.log").rename(tmp_path / "a.old")
+    writer.reopen()
+    old = (tmp_path / "a.old").stat().st_ino
+    waiting.until(lambda: os.fstat(sink.fd).st_ino != old, "the new file")
+    assert (tmp_path / "a.log").exists()
+    writer.close()

@@ -61,6 +61,7 @@ class Served:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kvbm", "serve", "-c", str(self.file)],
             stderr=subprocess.PIPE, text=True, env={**os.environ, **self.environment}, cwd=ROOT,
+            umask=0o022,
         )  # fmt: skip
         until(self._answers, "an answer of the daemon", 60.0)
 

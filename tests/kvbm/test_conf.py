@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from gateway.conf.spec import Directive
 from kvbm import reference
 from kvbm.conf import load_text, read
 from kvbm.conf.directives import TABLE
-from kvbm.conf.model import Address, Config, Host
-from kvbm.reload import changes
+from kvbm.conf.model import Address, Config, Disk, Host
+from kvbm.reload import changes, directive
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -111,6 +112,46 @@ def test_mistakes_are_told(text: str, message: str) -> None:
     assert any(message in found for found in mistakes(text)), mistakes(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "at", "message"),
+    [
+        ("error_log f/logs/k.log;", "f/logs", "{0}/f\" is no directory"),
+        ("error_log d;", "d;", "{0}/d\" is a directory"),
+        ("pid f/k.pid;", "f/k", "{0}/f\" is no directory"),
+        ("socket f/s;", "f/s", "{0}/f\" is no directory"),
+        ("socket f;", "f;", "{0}/f\" is there and is no socket"),
+        ("admin unix:f/s;", "unix:", "{0}/f\" is no directory"),
+        ("metrics unix:d;", "unix:", "{0}/d\" is there and is no socket"),
+        ("events ipc://{0}/f/e;", "ipc:", "{0}/f\" is no directory"),
+        ("events tcp://*:1 replay=ipc://{0}/f;", "replay", "{0}/f\" is there and is no socket"),
+        ("disk {{ path f; size 1g; }}", "f;", "{0}/f\" is no directory"),
+        ("remote {{ url file://{0}/f/x; }}", "file:", "{0}/f\" is no directory"),
+    ],
+)
+def test_what_stands_in_a_paths_way_is_told_where_it_is_named(
+    tmp_path: Path, text: str, at: str, message: str
+) -> None:
+    (tmp_path / "f").write_text("precious")
+    (tmp_path / "d").mkdir()
+    said = text.format(tmp_path)
+    whole = said if said.startswith("disk") else f"{said} disk {{ path d; size 1g; }}"
+    with pytest.raises(ConfigErrors) as caught:
+        load_text(whole, prefix=str(tmp_path), environment=ENVIRONMENT)
+    [error] = caught.value.errors
+    assert message.format(tmp_path) in error.message
+    assert (error.place.line, error.place.column) == (1, said.index(at) + 1)
+
+
+def test_what_is_not_there_yet_stands_in_no_ones_way(tmp_path: Path) -> None:
+    text = (
+        "error_log a/k.log; pid b/k.pid; socket c/s; admin unix:d/s; events ipc://{0}/e/s;"
+        " disk {{ path f/g; size 1g; }} remote {{ url file://{0}/h/i; }}"
+    )
+    load_text(text.format(tmp_path), prefix=str(tmp_path))
+    load_text(f"error_log /dev/null; {DISK}", prefix=str(tmp_path))
+    assert list(tmp_path.iterdir()) == [], "a test of a configuration makes nothing"
+
+
 def test_secrets_are_hidden_and_warned_of() -> None:
     with pytest.raises(ConfigErrors) as caught:
         config("admin_token sesame; disk { path d; sise 1g; }")
@@ -129,11 +170,24 @@ def test_a_reload_says_what_needs_a_restart() -> None:
     old = config(DISK + "connections 5; error_log a;")
     new = config("disk { path d; size 2g; verify 1h; } error_log b; host { size 1g; }")
     found = changes(old, new)
-    assert set(found.live) == {"error_log", "disk.verify_s"}
+    assert set(found.live) == {"error_log", "disk.verify"}
     assert set(found.restart) == {"connections", "disk.size", "host"}
     assert found.config.disk is not None
     assert (found.config.disk.size, found.config.disk.verify_s) == (1 << 30, 3600)
     assert (found.config.error_log, found.config.connections) == (new.error_log, 5)
+
+
+def test_a_reload_speaks_of_directives() -> None:
+    """Whatever differs, the name is one that the file may hold."""
+    for kind, context in ((Config, "main"), (Disk, "disk")):
+        for field in fields(kind):
+            if field.name not in ("file", "prefix"):
+                assert TABLE.find(directive(field.name), context), field.name
+    old = config(f"host {{ size 1g; }} {DISK}")
+    new = config("host { size 1g; } disk { path d; size 1g; admit on_evict; }")
+    assert changes(old, new).restart == ("disk.admit",)
+    verify = config("host { size 1g; } disk { path d; size 1g; verify 1h rate=1m; }")
+    assert changes(old, verify).live == ("disk.verify",)
 
 
 def test_the_command_says_where_and_what() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,28 @@ def test_what_one_machine_sends_another_finds(tmp_path: Path) -> None:
             assert two.tier("remote")["sent"] == 0
             assert command("drop", "-c", str(two.file), "--all").returncode == 0
             until(lambda: len(objects(shared)) == 3, "that dropped blocks are deleted", 10.0)
+
+
+def test_whatever_the_daemon_makes_is_its_users_alone(tmp_path: Path) -> None:
+    """Blocks are what people wrote: a store in a directory is as private as the disk."""
+    shared, conf = tmp_path / "shared" / "deep", tmp_path / "kvbm.conf"
+    events = f"events ipc://{tmp_path}/events;\npid run/kvbm.pid;\n"
+    text = events + tiers(f"file://{shared}").replace("bundle off;", "bundle 4m wait=20ms;")
+    mask = os.umask(0o022)  # the daemon's comes from the harness, the commands' from here
+    try:
+        with Served(tmp_path, text) as served, Engine(served.socket) as engine:
+            assert command("doctor", "-c", str(conf)).returncode == 0
+            engine.up().store(range(4))
+            until(lambda: served.tier("remote")["bundles_sent"] >= 1, "a bundle", 10.0)
+            engine.store([9])
+            until(lambda: served.tier("remote")["sent"] == 5, "a block alone", 10.0)
+            until(lambda: any(shared.rglob("namespace.json")), "what the namespace is")
+            made = [path for path in tmp_path.rglob("*") if path != conf]
+            modes = {str(path): f"{stat.S_IMODE(path.lstat().st_mode):o}" for path in made}
+    finally:
+        os.umask(mask)
+    assert len(objects(shared)) >= 2
+    assert {path: mode for path, mode in modes.items() if not mode.endswith("00")} == {}
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ TEXT = "host { size 8m; }\ndisk { path disk; size 24m; segment 1m; sync 50ms; }\
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
+    """Of one process. `shm`: its mappings of shared memory."""
+
     rss: int
     fds: int
     shm: int
@@ -33,7 +35,9 @@ class Sizes:
         status = Path(f"/proc/{pid}/status").read_text()
         [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
         fds = len(os.listdir(f"/proc/{pid}/fd"))
-        return cls(int(line.split()[1]) << 10, fds, len(os.listdir("/dev/shm")))
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        shared = sum("/memfd:" in line or "/dev/shm/" in line for line in maps.splitlines())
+        return cls(int(line.split()[1]) << 10, fds, shared)
 
 
 def turn(socket: str, dice: random.Random) -> None:

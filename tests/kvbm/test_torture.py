@@ -95,7 +95,12 @@ def found(engine: Engine, blocks: list[int], wanted: set[int]) -> list[int]:
         there = [block for block, tier in zip(blocks, tiers, strict=True) if tier == 2]
         return there if wanted <= set(there) else None
 
-    return until(lambda: (there := look()) is not None and (there,), "acknowledged blocks", STILL_S)[0]
+    def seen() -> tuple[list[int]] | None:
+        there = look()
+        return None if there is None else (there,)  # the list may be empty
+
+    [there] = until(seen, "acknowledged blocks: one is gone", STILL_S) or ([],)
+    return there
 
 
 def torture(

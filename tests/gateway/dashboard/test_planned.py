@@ -23,6 +23,17 @@ REPORT: dict[str, Any] = {
 }
 
 
+ODD = [
+    json.dumps(REPORT | {"written_at": 1.0, name: value})
+    for name, value in (
+        ("requests", float("inf")),
+        ("attainment", float("nan")),
+        ("bottleneck", "\ud800"),
+        ("assumed", 3),
+    )
+]
+
+
 def test_a_report_is_shown_with_its_age(tmp_path: Path) -> None:
     path = str(tmp_path / "a.plan")
     reports = Reports()
@@ -40,7 +51,10 @@ def test_a_report_is_shown_with_its_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", "null", '{"now": 3}', json.dumps(REPORT), "x" * (BYTES_MAX + 1), '"\\ud800"'],
+    [
+        "", "{}", "[]", "null", '{"now": 3}', '"\\ud800"', json.dumps(REPORT), *ODD,
+        '{"a":' * 100_000, "x" * (BYTES_MAX + 1),
+    ],
 )
 def test_what_is_no_report_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.plan"

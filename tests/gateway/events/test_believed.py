@@ -112,6 +112,18 @@ async def test_silence_under_traffic_is_reported(
     await gw.until(lambda: gw.state()[0] != "blind", "heard of again")
 
 
+async def test_prompts_that_fill_no_block_are_no_traffic(sim: Start, watch: Any) -> None:
+    """Probes, say: there is nothing that an engine could tell of them."""
+    one = sim()
+    gw = await watch(conf(one.address, more="kv_events auto quiet=200ms;"))
+    await gw.wait("exact")
+    for _ in range(4):
+        for _ in range(12):
+            await gw.complete("hi")
+        await asyncio.sleep(0.15)
+    assert gw.state()[0] == "exact"
+
+
 async def test_hits_that_contradict_the_events_end_belief(
     sim: Start, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,13 +205,15 @@ def test_what_queues_and_siblings_change_is_no_contradiction(
 ) -> None:
     """Only a prompt that went to work at once counts, upon what lay there."""
     observed = []
-    believer = SimpleNamespace(observe=lambda _, p, a, now: observed.append((p, a)))
+    believer = SimpleNamespace(
+        observe=lambda _, p, a, now: observed.append((p, a)), computes=lambda *_: None
+    )
     row = SimpleNamespace(waiting=waiting, predicted=predicted, device=device)
     kv_of = SimpleNamespace(
         reader=SimpleNamespace(row=row), comparable=True, matched=512, source="given", why=""
     )
-    kv_of.computed = None
-    leg = SimpleNamespace(error=None, status=200, cached_tokens=0)
+    kv_of.computed = kv_of.prompt = None
+    leg = SimpleNamespace(error=None, status=200, cached_tokens=0, prompt_tokens=0)
     ctx = SimpleNamespace(kv=kv_of, leg=leg, engine=object(), two=None)
     counts = SimpleNamespace(request=lambda *_: None)
     Decisions(None, believer, counts, DisaggCounts()).ended(ctx)  # type: ignore[arg-type]
