@@ -134,7 +134,7 @@ class _Admin:
         return JSONResponse({**document, "ever": report is not None, "blocks": rows})
 
     async def drop(self, request: Request) -> Response:
-        """Forgets the `keys` of a `namespace`, or with `all` what the disk holds of it (or of any)."""
+        """Forgets `keys` of a `namespace`, or with `all` what the disk has of it (or of all)."""
         body = await _body(request)
         match body:
             case {"namespace": str(name), "keys": [*keys]} if keys and len(keys) <= DROP_MAX:

@@ -119,7 +119,7 @@ def drop(arguments: Sequence[str]) -> int:
     parser = _parser("drop")
     parser.add_argument("namespace", nargs="?", help="its first hexadecimal digits")
     parser.add_argument("key", nargs="*", help="keys as `kvbm ls` shows them")
-    parser.add_argument("--all", action="store_true", help="all that the disk holds (of the namespace)")
+    parser.add_argument("--all", action="store_true", help="all of the disk (of the namespace)")
     options = parser.parse_args(arguments)
     if bool(options.key) == options.all or (options.key and not options.namespace):
         parser.error("say NAMESPACE KEY ..., or --all with or without a namespace")

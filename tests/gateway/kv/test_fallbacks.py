@@ -167,3 +167,23 @@ async def test_a_client_that_leaves_while_its_prompt_is_asked_for(  # type: igno
     one.faults([])
     assert one.state()["last_request"] is None  # the request itself never came
     assert gw.running.lines()[-1]["termination"] == "CQ"
+
+
+@pytest.mark.parametrize("lane", LANES)
+async def test_ids_that_the_client_sends_are_taken_as_they_are(sim, serve, lane: str) -> None:  # type: ignore[no-untyped-def]
+    """Nobody has to be asked for them, though the gateway has no tokenizer."""
+    one = sim("no/such", "--served-model-name", "sim", "--record")
+    gw = await serve([one], lane=lane)
+    await settled(gw, "engine")
+    for prompt, alone in ((list(range(40, 75)), 35), ([list(range(9)), [1, 2]], 9)):
+        body = {"model": "sim", "prompt": prompt, "max_tokens": 2}
+        reply = await gw.client.post("/v1/completions", json=body)
+        seen = receipt(reply)
+        assert (reply.status_code, seen["prompt"], seen["prompt-tokens"]) == (
+            200, "given", str(alone),
+        )  # fmt: skip
+    for odd in ([], [[]], ["a", 3], [1, "a"], [1.5], [-1]):
+        body = {"model": "sim", "prompt": odd, "max_tokens": 2}
+        reply = await gw.client.post("/v1/completions", json=body)
+        there = one.call("POST", "/v1/completions", body)[0]
+        assert reply.status_code == there, odd
