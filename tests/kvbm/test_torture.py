@@ -21,6 +21,7 @@ SEED = int(os.environ.get("KVBM_TORTURE_SEED_BASE", "1"))
 READY_S = 5.0
 # The machine may be busy with others.
 STILL_S = 10.0
+OK, TIMEOUT = 0, 20  # of a block's load
 # A turn stores 236 blocks of 68 KiB at most: nothing has to go to make room.
 ROOMY = max(1 << 30, LOOPS * (24 << 20))
 BATCH = 4
@@ -81,9 +82,18 @@ def check(engine: Engine, ledger: Ledger, evicting: bool) -> None:
         there = found(engine, blocks, wanted & set(blocks))
         assert not ledger.dropped & set(there), "a dropped block came back"
         if there:
-            done = until(lambda: engine.try_load(there), "a load to begin", STILL_S)  # noqa: B023
-            assert done is not None and done.ok, "it was said to be there"
+            assert set(loaded(engine, there)) == {OK}, "it was said to be there"
             assert all(engine.holds(slot, block) for slot, block in enumerate(there))
+
+
+def loaded(engine: Engine, blocks: list[int]) -> bytes:
+    """How each block's load ended: one that was late, or was not begun, is asked for again."""
+
+    def load() -> bytes | None:
+        done = engine.try_load(blocks)
+        return None if done is None or TIMEOUT in done.statuses else done.statuses
+
+    return until(load, "a load that is not late", STILL_S) or b""
 
 
 def found(engine: Engine, blocks: list[int], wanted: set[int]) -> list[int]:
