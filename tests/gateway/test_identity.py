@@ -54,6 +54,7 @@ def test_log_files_belong_to_the_user(tmp_path: Path) -> None:
     config = Fake(
         user="nobody",
         error_log=str(tmp_path / "error.log"),
+        pid="",
         servers=(Fake(locations=(outer,)),),
     )
     entrust_logs(config)  # type: ignore[arg-type]
