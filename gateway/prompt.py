@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
-from engines.vllm.chat import Ids, PromptInput, Texts
+from engines.vllm.chat import Ids, NotKnown, PromptInput, Texts, read_completion
 from gateway.kv.engine_tokens import NoIds, Question
 from gateway.kv.routed import Routed
 from gateway.paths import PROMPTED
@@ -117,8 +117,7 @@ def _settle(kv: Routed, found: PromptInput, vocabulary: Vocabulary) -> bool:
             kv.source, kv.alone = "local", len(found.texts) == 1
             return True
         if isinstance(found, Ids):
-            kv.prompt = Prompt.of_list(found.prompts[0], kv.lora, kv.salt)
-            kv.source, kv.alone = "given", len(found.prompts) == 1
+            _take(kv, found)
             return True
         reason = str(found.why)
     except ValueError:
@@ -133,27 +132,27 @@ def _settle(kv: Routed, found: PromptInput, vocabulary: Vocabulary) -> bool:
     return True
 
 
-def _given(kv: Routed) -> list[Any] | None:
+def _given(kv: Routed) -> Ids | None:
     """Prompts that the client sent as token ids: nobody has to be asked for them."""
     span = None if kv.scan is None or kv.path != _WITH_IDS else kv.scan.span("prompt")
     if span is None or kv.body is None or kv.body[span[0] : span[0] + 1] != b"[":
         return None
-    prompt = orjson.loads(kv.body[span[0] : span[1]])
-    if not prompt:
+    try:
+        found = read_completion(orjson.loads(kv.body))
+    except (NotKnown, ValueError):  # the engine tells, or says what is wrong with it
         return None
-    prompts = prompt if isinstance(prompt[0], list) else [prompt]
-    whole = all(type(one) is int for ids in prompts if isinstance(ids, list) for one in ids)
-    return prompts if whole and all(isinstance(ids, list) for ids in prompts) else None
+    return found if isinstance(found, Ids) else None
+
+
+def _take(kv: Routed, found: Ids) -> None:
+    kv.prompt = Prompt.of_list(found.prompts[0], kv.lora, kv.salt)
+    kv.source, kv.reason, kv.alone = "given", "", len(found.prompts) == 1
 
 
 async def _ask(kv: Routed) -> None:
-    try:
-        if (prompts := _given(kv)) is not None:
-            kv.prompt = Prompt.of_list(prompts[0], kv.lora, kv.salt)
-            kv.source, kv.reason, kv.alone = "given", "", len(prompts) == 1
-            return
-    except ValueError:  # what no engine takes for ids; it says so better than the gateway
-        pass
+    if (found := _given(kv)) is not None:
+        _take(kv, found)
+        return
     path = kv.path.decode("ascii", "replace")
     question = Question(path, kv.sent or b"", kv.authorization)
     try:

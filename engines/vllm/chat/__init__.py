@@ -5,6 +5,7 @@ cannot be known here comes back as `Unknown`, with a reason: images, models that
 other code, conversations that lie in an engine's memory. Nothing is guessed.
 """
 
+from engines.vllm.chat.completion_input import read_completion
 from engines.vllm.chat.folder import load
 from engines.vllm.chat.model import EngineOptions, ModelPrompt, Sources
 from engines.vllm.chat.outcome import Ids, NotKnown, PromptInput, Texts, Unknown, Why
@@ -13,5 +14,5 @@ from engines.vllm.chat.template import FastTemplate
 
 __all__ = [
     "EngineOptions", "FastTemplate", "Ids", "ModelPrompt", "NotKnown", "PromptInput", "Sources",
-    "Texts", "Unknown", "Why", "load", "read",
+    "Texts", "Unknown", "Why", "load", "read", "read_completion",
 ]  # fmt: skip

@@ -182,6 +182,10 @@ async def test_ids_that_the_client_sends_are_taken_as_they_are(sim, serve, lane:
         assert (reply.status_code, seen["prompt"], seen["prompt-tokens"]) == (
             200, "given", str(alone),
         )  # fmt: skip
+    # Cut short by the engine: what is left of them is the engine's to tell.
+    body = {"model": "sim", "prompt": [1] * 40, "max_tokens": 2, "truncate_prompt_tokens": 20}
+    reply = await gw.client.post("/v1/completions", json=body)
+    assert receipt(reply)["prompt"] != "given"
     for odd in ([], [[]], ["a", 3], [1, "a"], [1.5], [-1]):
         body = {"model": "sim", "prompt": odd, "max_tokens": 2}
         reply = await gw.client.post("/v1/completions", json=body)
