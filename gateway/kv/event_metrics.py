@@ -67,15 +67,13 @@ class EventCollector(Collector):
         made = families(ALL)
         for group in self._table.groups.values():
             for engine in group.engines if group.conf.kv.aware else ():
-                worst = self._caches.worst(engine).state
-                for state in STATES:
-                    labels = (group.name, engine.address, state)
-                    add(made, TRUST, labels, int(state == worst))
-                store = self._caches.store(engine)
-                for state in STATES if store is not None else ():
-                    assert store is not None
-                    labels = (group.name, engine.address, state)
-                    add(made, STORE_TRUST, labels, int(state == store.state))
+                standings = {TRUST: self._caches.worst(engine)}
+                if (store := self._caches.store(engine)) is not None:
+                    standings[STORE_TRUST] = store
+                for metric, standing in standings.items():
+                    for state in STATES:
+                        labels = (group.name, engine.address, state)
+                        add(made, metric, labels, int(state == standing.state))
         count = self._counts.count
         add(made, BATCHES, (), count("batches"))
         for kind in FAULTS:

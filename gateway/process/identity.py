@@ -50,7 +50,6 @@ def entrust_logs(config: Config) -> None:
     """Makes the log files and gives them to the workers' user, who must open them again after a
     rotation. Raises OSError.
     """
-    make_folders(config)
     user = config.user
     if not user or os.geteuid() != 0:
         return

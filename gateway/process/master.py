@@ -163,6 +163,7 @@ class Master:
     def reopen(self) -> None:
         """Opens the logs again, in every process."""
         try:
+            make_folders(self.config)
             entrust_logs(self.config)
             open_error_log(self.config.error_log, self.config.error_level)
         except OSError as error:
