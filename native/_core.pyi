@@ -25,6 +25,7 @@ __all__ = [
     "KvbmDisk",
     "KvbmDone",
     "KvbmErrand",
+    "KvbmFetcher",
     "KvbmRemote",
     "Ledger",
     "Limiter",
@@ -925,7 +926,18 @@ class KvbmRemote:
     ) -> int: ...
     def unknown(self, fingerprint: bytes, bundles: Sequence[bytes]) -> list[bytes]: ...
     def dropped(self, fingerprint: bytes, bundle: bytes, blocks: Sequence[bytes]) -> None: ...
+    def fetcher(
+        self, url: str, settings: Sequence[tuple[str, str]], timeout_s: float, concurrency: int
+    ) -> KvbmFetcher: ...
     def pause(self, is_paused: bool) -> None: ...
+
+@final
+class KvbmFetcher:
+    """Fetches what kvbm's core wants of the object store, on a thread of its own."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def reports(self, patience_s: float) -> list[tuple[float, str | None, str | None]] | None: ...
 
 @final
 class KvbmDone:

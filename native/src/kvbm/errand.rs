@@ -2,6 +2,7 @@
 //! bundle.
 
 use super::bundle::{start, Name};
+use super::namespace::hex;
 use super::record::{Fingerprint, Key};
 
 /// Bytes nobody asked for that are read so that two blocks of a bundle come in one request.
@@ -48,6 +49,16 @@ impl Errand {
     pub fn of(kind: Kind, namespace: Fingerprint, keys: impl IntoIterator<Item = Key>) -> Self {
         let pieces = keys.into_iter().map(|key| Piece { ticket: 0, key, slot: 0 }).collect();
         Self { kind, namespace, pieces, bundle: None }
+    }
+
+    /// The object that a fetch is about, as `kvbm.remote.layout` names it.
+    pub fn path(&self) -> Option<String> {
+        let print = hex(&self.namespace);
+        if let Some(bundle) = &self.bundle {
+            return Some(format!("v1/{print}/bundles/{}", hex(&bundle.name)));
+        }
+        let key = hex(&self.pieces.first()?.key);
+        Some(format!("v1/{print}/{}/{key}", &key[..2]))
     }
 
     /// The bytes of a bundle that hold all pieces: from, to.

@@ -8,6 +8,8 @@ pub mod admission;
 mod ahead;
 pub mod arena;
 pub mod board;
+#[cfg(feature = "store")]
+mod bucket;
 pub mod buffer;
 pub mod bundle;
 pub mod catalog;
@@ -26,6 +28,8 @@ mod durations;
 mod epoll;
 mod errand;
 mod evict;
+#[cfg(feature = "store")]
+pub mod fetcher;
 mod figures;
 pub mod folder;
 pub mod gate;

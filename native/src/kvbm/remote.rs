@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::bundle::{Head, Name};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::bundle::{start, Head, Name};
 use super::crew::Crew;
 pub use super::desk::{Desk, Room};
 pub use super::errand::{Errand, Kind, Piece, Within};
@@ -44,10 +46,32 @@ pub struct Fetched {
 
 impl Fetched {
     pub fn of(bytes: &View) -> Result<Self, Damage> {
-        let header = Header::decode(bytes)?;
-        record::verify_payload(bytes, &header)?;
+        let page = bytes.first(PAGE);
+        let header = Header::decode(&page)?;
         let payload = bytes.part(PAGE, header.len as usize).ok_or(Damage::Short)?;
-        Ok(Self { header, note: record::note(bytes).into(), payload })
+        let mut hasher = Xxh3::new();
+        payload.pieces().for_each(|piece| hasher.update(piece));
+        if hasher.digest() != header.payload_hash {
+            return Err(Damage::Payload);
+        }
+        Ok(Self { header, note: record::note(&page).into(), payload })
+    }
+
+    /// Each block's record out of what a request brought, verified.
+    pub fn each(errand: &Errand, data: &View) -> Vec<(u64, Result<Self, Miss>)> {
+        let from = errand.range().map(|(from, _)| from);
+        let record = |slot: u8| match (from, errand.bundle) {
+            (Some(from), Some(bundle)) => {
+                let at = start(bundle.record_bytes, slot.into()) - from;
+                data.part(at as usize, bundle.record_bytes as usize)
+            }
+            _ => Some(data.clone()),
+        };
+        let each = errand.pieces.iter().map(|piece| {
+            let record = record(piece.slot).ok_or(Damage::Short);
+            (piece.ticket, record.and_then(|record| Self::of(&record)).map_err(Miss::Damaged))
+        });
+        each.collect()
     }
 }
 

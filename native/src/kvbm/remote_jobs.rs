@@ -68,7 +68,7 @@ impl Hub {
         if !carried.is_empty() {
             let job = move || {
                 for (payload, Waiter { token, target }) in carried {
-                    let result = deliver_payload(&payload, &target);
+                    let result = deliver_payload(payload.pieces(), &target);
                     commands.push(Command::Carried { token, result });
                 }
             };
