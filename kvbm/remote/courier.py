@@ -14,6 +14,8 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
+import uvloop
+
 from gateway.log_lines import NOTICE
 from kvbm.conf.model import Remote
 from kvbm.logs import Seldom, log
@@ -93,7 +95,8 @@ class Courier:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                asyncio.run(self._work())
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._work())
             except asyncio.CancelledError:
                 return
             except Exception:

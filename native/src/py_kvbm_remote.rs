@@ -1,4 +1,5 @@
-//! The remote tier's door: whoever talks to the store takes errands here and reports what came of them.
+//! The remote tier's door: whoever talks to the store takes errands here and reports what came of them. A
+//! fetcher takes the fetches by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,9 +138,11 @@ impl KvbmRemote {
     ) -> PyResult<usize> {
         let data = view(data)?;
         Ok(py.detach(|| {
-            let blocks = Fetched::each(&errand.errand, &data);
+            let errand = &errand.errand;
+            let pieces = errand.pieces.iter();
+            let blocks: Vec<_> = pieces.map(|at| Fetched::piece(errand, at, &data)).collect();
             let bad = blocks.iter().filter(|(_, result)| result.is_err()).count();
-            self.core.tell(Command::RemoteEnded(blocks));
+            self.core.tell(Command::RemoteEnded(blocks, true));
             bad
         }))
     }
@@ -148,7 +151,7 @@ impl KvbmRemote {
     fn missed(&self, errand: &KvbmErrand, absent: bool) {
         let miss = || Err(if absent { Miss::Absent } else { Miss::Failed });
         let blocks = errand.errand.pieces.iter().map(|piece| (piece.ticket, miss()));
-        self.core.tell(Command::RemoteEnded(blocks.collect()));
+        self.core.tell(Command::RemoteEnded(blocks.collect(), true));
     }
 
     /// Blocks are in the store, or not any more; how many of them were news. A namespace that no engine has

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 import obstore
+import uvloop
 from harness.seaweed import BUCKET, Seaweed
 from kvbm_rig import Rig, name
 
@@ -40,7 +41,7 @@ def wait(condition: object, seconds: float = 180.0) -> None:
 
 @dataclass
 class Bare:
-    """obstore alone on one folder of the bucket."""
+    """obstore alone on one folder of the bucket, on the event loop that costs it least."""
 
     url: str
     folder: str
@@ -64,7 +65,7 @@ class Bare:
         async def one(path: str) -> None:
             await (await obstore.get_async(self.store, path)).bytes_async()
 
-        return asyncio.run(self._each(one, paths, CONCURRENCY))
+        return uvloop.run(self._each(one, paths, CONCURRENCY))
 
     def put(self, paths: list[str], data: bytes) -> float:
         """Seconds to create all objects, as many at a time as a courier does."""
@@ -72,7 +73,7 @@ class Bare:
         async def one(path: str) -> None:
             await obstore.put_async(self.store, path, data, mode="create")
 
-        return asyncio.run(self._each(one, paths, SENDING))
+        return uvloop.run(self._each(one, paths, SENDING))
 
     async def _each(self, work: Any, paths: list[str], most: int) -> float:
         room = asyncio.Semaphore(most)

@@ -76,11 +76,13 @@ impl Bucket {
         }))
     }
 
-    /// An object, or those bytes of it, fewer where it is shorter; None: there is none.
+    /// An object, or those bytes of it, fewer where it is shorter; None: there is none. `meanwhile` sees
+    /// what is there each time that some more has come.
     pub async fn get(
         &self,
         path: &str,
         range: Option<(u64, u64)>,
+        meanwhile: impl FnMut(&View),
     ) -> Result<Option<View>, String> {
         let at = Path::from(path);
         let part = range.map(|(from, to)| GetRange::Bounded(from..to));
@@ -89,7 +91,7 @@ impl Bucket {
             Ok(found) if found.range.end - found.range.start > OBJECT_MAX => {
                 Ok(Some(View::default()))
             }
-            Ok(found) => pieces(found).await.map(Some).map_err(|error| said(&error)),
+            Ok(found) => pieces(found, meanwhile).await.map(Some).map_err(|error| said(&error)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => match range {
                 Some((_, end)) if self.ends_before(&at, end).await => Ok(Some(View::default())),
@@ -105,7 +107,7 @@ impl Bucket {
     }
 }
 
-async fn pieces(found: GetResult) -> Result<View, Error> {
+async fn pieces(found: GetResult, mut meanwhile: impl FnMut(&View)) -> Result<View, Error> {
     let mut view = View::default();
     if matches!(found.payload, GetResultPayload::File(..)) {
         // A file's stream is one of very small pieces.
@@ -115,6 +117,7 @@ async fn pieces(found: GetResult) -> Result<View, Error> {
     let mut stream = found.into_stream();
     while let Some(piece) = stream.next().await {
         view.push(piece?);
+        meanwhile(&view);
     }
     Ok(view)
 }

@@ -69,6 +69,13 @@ impl Errand {
         Some((start(record_bytes, first), start(record_bytes, last + 1)))
     }
 
+    /// Where a piece lies in those bytes: from, to. None: all there is, is one block.
+    pub fn place(&self, piece: &Piece) -> Option<(usize, usize)> {
+        let (record_bytes, (first, _)) = (self.bundle?.record_bytes, self.range()?);
+        let from = (start(record_bytes, piece.slot.into()) - first) as usize;
+        Some((from, from + record_bytes as usize))
+    }
+
     /// Take the other one's blocks along, if one request can bring both.
     pub fn merge(&mut self, other: &Errand) -> bool {
         let same = self.kind == other.kind && self.namespace == other.namespace;

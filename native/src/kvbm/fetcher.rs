@@ -1,5 +1,5 @@
 //! Runs the remote tier's fetches: a thread of its own that asks the store for many objects at once, and
-//! hands each to the core when all its blocks are verified.
+//! hands blocks to the core as they are whole, and verified.
 //!
 //! At most so many requests are under way, each errand is reported on exactly once, and while the store
 //! is left alone nothing is asked of it. Who watches over the store hears how each request ended.
@@ -20,7 +20,9 @@ use tokio::sync::Notify;
 use super::bucket::Bucket;
 use super::commands::Command;
 use super::core::Core;
-use super::remote::{Errand, Fetched, Kind, Miss, Room};
+use super::intake::Intake;
+use super::remote::{Errand, Kind, Miss, Room};
+use super::view::View;
 
 /// Reports that wait for whoever reads them; older ones are dropped.
 const REPORTS_MAX: usize = 1 << 12;
@@ -168,39 +170,30 @@ impl Shared {
 
     async fn fetch(&self, errand: Errand) -> Kind {
         let kind = errand.kind;
-        let Some(path) = errand.path().filter(|_| !self.core.desk().is_paused()) else {
-            self.missed(&errand, Miss::Failed);
+        let mut intake = Intake::of(errand);
+        let Some(path) = intake.path().filter(|_| !self.core.desk().is_paused()) else {
+            self.core.tell(Command::RemoteEnded(intake.missed(Miss::Failed), true));
             return kind;
         };
-        let began = Instant::now();
-        let got = tokio::time::timeout(self.timeout, self.bucket.get(&path, errand.range())).await;
-        let got = got.unwrap_or_else(|_| {
-            Err(format!("no answer within {} s", self.timeout.as_secs_f64()))
-        });
-        let (mut trouble, mut damage) = (None, None);
-        match got {
-            Ok(Some(data)) => {
-                let blocks = Fetched::each(&errand, &data);
-                let bad = blocks.iter().filter(|(_, result)| result.is_err()).count();
-                if bad > 0 {
-                    let all = blocks.len();
-                    damage = Some(format!("{bad} of {all} blocks damaged and deleted: {path}"));
-                }
-                self.core.tell(Command::RemoteEnded(blocks));
+        let (began, range) = (Instant::now(), intake.range());
+        // Blocks of a bundle go on to who waits for them while the next ones come.
+        let meanwhile = |data: &View| {
+            let blocks = intake.whole(data);
+            if !blocks.is_empty() {
+                self.core.tell(Command::RemoteEnded(blocks, false));
             }
-            Ok(None) => self.missed(&errand, Miss::Absent),
-            Err(why) => {
-                self.missed(&errand, Miss::Failed);
-                trouble = Some(why);
-            }
-        }
-        self.report(began.elapsed(), trouble, damage);
+        };
+        let got = self.bucket.get(&path, range, meanwhile);
+        let got = tokio::time::timeout(self.timeout, got).await;
+        let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));
+        let (rest, trouble) = match got.unwrap_or_else(|_| late()) {
+            Ok(Some(data)) => (intake.rest(&data), None),
+            Ok(None) => (intake.missed(Miss::Absent), None),
+            Err(why) => (intake.missed(Miss::Failed), Some(why)),
+        };
+        self.core.tell(Command::RemoteEnded(rest, true));
+        self.report(began.elapsed(), trouble, intake.damage().map(|said| format!("{said}: {path}")));
         kind
-    }
-
-    fn missed(&self, errand: &Errand, miss: Miss) {
-        let blocks = errand.pieces.iter().map(|piece| (piece.ticket, Err(miss)));
-        self.core.tell(Command::RemoteEnded(blocks.collect()));
     }
 
     fn report(&self, took: Duration, trouble: Option<String>, damage: Option<String>) {

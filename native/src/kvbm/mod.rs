@@ -40,6 +40,7 @@ mod host_jobs;
 pub mod hub;
 mod hub_options;
 pub mod inbox;
+pub mod intake;
 pub mod io;
 mod jobs;
 pub mod journal;

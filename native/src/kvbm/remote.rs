@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::bundle::{start, Head, Name};
+use super::bundle::{Head, Name};
 use super::crew::Crew;
 pub use super::desk::{Desk, Room};
 pub use super::errand::{Errand, Kind, Piece, Within};
@@ -57,21 +57,14 @@ impl Fetched {
         Ok(Self { header, note: record::note(&page).into(), payload })
     }
 
-    /// Each block's record out of what a request brought, verified.
-    pub fn each(errand: &Errand, data: &View) -> Vec<(u64, Result<Self, Miss>)> {
-        let from = errand.range().map(|(from, _)| from);
-        let record = |slot: u8| match (from, errand.bundle) {
-            (Some(from), Some(bundle)) => {
-                let at = start(bundle.record_bytes, slot.into()) - from;
-                data.part(at as usize, bundle.record_bytes as usize)
-            }
-            _ => Some(data.clone()),
+    /// One block's record out of what a request has brought so far, verified.
+    pub fn piece(errand: &Errand, piece: &Piece, data: &View) -> (u64, Result<Self, Miss>) {
+        let record = match errand.place(piece) {
+            Some((from, to)) => data.part(from, to - from),
+            None => Some(data.clone()),
         };
-        let each = errand.pieces.iter().map(|piece| {
-            let record = record(piece.slot).ok_or(Damage::Short);
-            (piece.ticket, record.and_then(|record| Self::of(&record)).map_err(Miss::Damaged))
-        });
-        each.collect()
+        let found = record.ok_or(Damage::Short).and_then(|record| Self::of(&record));
+        (piece.ticket, found.map_err(Miss::Damaged))
     }
 }
 

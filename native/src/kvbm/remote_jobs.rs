@@ -53,8 +53,12 @@ impl Hub {
         }
     }
 
-    /// Whoever talks to the store says what came of one request.
-    pub(super) fn remote_ended(&mut self, blocks: Vec<(u64, Result<Fetched, Miss>)>) {
+    /// Whoever talks to the store says what came of one request, and whether that is all.
+    pub(super) fn remote_ended(
+        &mut self,
+        blocks: Vec<(u64, Result<Fetched, Miss>)>,
+        is_all: bool,
+    ) {
         let (mut began_us, mut bytes) = (u64::MAX, 0);
         let mut carried = Vec::new();
         for (ticket, result) in blocks {
@@ -64,7 +68,7 @@ impl Hub {
         }
         let (now_us, commands) = (self.now_us, self.commands.clone());
         let Some(remote) = &mut self.remote else { return };
-        remote.stats.fetches += 1;
+        remote.stats.fetches += u64::from(is_all);
         if !carried.is_empty() {
             let job = move || {
                 for (payload, Waiter { token, target }) in carried {
@@ -235,7 +239,7 @@ impl Hub {
             }
         }
         for ticket in remote.overdue(self.now_us) {
-            self.remote_ended(vec![(ticket, Err(Miss::Failed))]);
+            self.remote_ended(vec![(ticket, Err(Miss::Failed))], true);
         }
         if let (Some(remote), Some(table)) = (&self.remote, &self.table) {
             let (latency_us, us_per_mib, queued) = remote.cost();
