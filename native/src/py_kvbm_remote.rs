@@ -14,7 +14,8 @@ use crate::kvbm::bundle::{start, Head, Name, BLOCKS_MAX};
 use crate::kvbm::commands::Command;
 use crate::kvbm::core::Core;
 use crate::kvbm::record::{Damage, Fingerprint, Key, PAGE};
-use crate::kvbm::remote::{Errand, Fetched, Kind, Miss, Room};
+use crate::kvbm::intake::Intake;
+use crate::kvbm::remote::{Errand, Kind, Miss, Room};
 use crate::kvbm::view::{Held, View};
 use crate::py_kvbm::{ask, keys, print, PATIENCE};
 use crate::py_kvbm_fetcher::KvbmFetcher;
@@ -138,9 +139,7 @@ impl KvbmRemote {
     ) -> PyResult<usize> {
         let data = view(data)?;
         Ok(py.detach(|| {
-            let errand = &errand.errand;
-            let pieces = errand.pieces.iter();
-            let blocks: Vec<_> = pieces.map(|at| Fetched::piece(errand, at, &data)).collect();
+            let blocks = Intake::of(errand.errand.clone()).rest(&data);
             let bad = blocks.iter().filter(|(_, result)| result.is_err()).count();
             self.core.tell(Command::RemoteEnded(blocks, true));
             bad

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(told.load(Ordering::Relaxed), 1);
         assert_eq!(desk.look(Room { fetches: 9, ahead: 9, sends: 0 }).unwrap().len(), 1);
         desk.close();
-        assert_eq!((told.load(Ordering::Relaxed), desk.look(ALL)), (2, None));
+        assert!(told.load(Ordering::Relaxed) == 2 && desk.look(ALL).is_none());
     }
 
     #[test]

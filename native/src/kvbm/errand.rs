@@ -2,6 +2,7 @@
 //! bundle.
 
 use super::bundle::{start, Name};
+use super::mover::Target;
 use super::namespace::hex;
 use super::record::{Fingerprint, Key};
 
@@ -21,13 +22,31 @@ pub enum Kind {
     Mark,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A client's slot that a block's payload may be written to while it comes, and is good when the block was
+/// verified and somebody said so.
+#[derive(Clone)]
+pub struct Landing {
+    /// Whose it is.
+    pub token: u64,
+    pub target: Target,
+    /// The slot's bytes: a block of another length is not for it.
+    pub len: u32,
+}
+
+#[derive(Clone)]
 pub struct Piece {
     /// Of a fetch: what to report it under.
     pub ticket: u64,
     pub key: Key,
     /// Which record of the bundle.
     pub slot: u8,
+    pub landing: Option<Landing>,
+}
+
+impl Piece {
+    pub fn of(key: Key) -> Self {
+        Self { ticket: 0, key, slot: 0, landing: None }
+    }
 }
 
 /// The bundle that an errand is about.
@@ -37,7 +56,7 @@ pub struct Within {
     pub record_bytes: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Errand {
     pub kind: Kind,
     pub namespace: Fingerprint,
@@ -47,7 +66,7 @@ pub struct Errand {
 
 impl Errand {
     pub fn of(kind: Kind, namespace: Fingerprint, keys: impl IntoIterator<Item = Key>) -> Self {
-        let pieces = keys.into_iter().map(|key| Piece { ticket: 0, key, slot: 0 }).collect();
+        let pieces = keys.into_iter().map(Piece::of).collect();
         Self { kind, namespace, pieces, bundle: None }
     }
 
@@ -100,7 +119,7 @@ mod tests {
     use crate::kvbm::record::PAGE;
 
     fn errand(kind: Kind, name: u8, slot: u8) -> Errand {
-        let pieces = vec![Piece { ticket: 1, key: [slot; 32], slot }];
+        let pieces = vec![Piece { ticket: 1, slot, ..Piece::of([slot; 32]) }];
         let record_bytes = 17 * PAGE as u32;
         let bundle = Some(Within { name: [name; 32], record_bytes });
         Errand { kind, namespace: [9; 32], pieces, bundle }

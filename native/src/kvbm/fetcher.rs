@@ -176,7 +176,8 @@ impl Shared {
             return kind;
         };
         let (began, range) = (Instant::now(), intake.range());
-        // Blocks of a bundle go on to who waits for them while the next ones come.
+        // What comes is looked at while it is in the cache; of a bundle, blocks go on to who waits for them
+        // while the next ones come.
         let meanwhile = |data: &View| {
             let blocks = intake.whole(data);
             if !blocks.is_empty() {

@@ -53,6 +53,19 @@ pub enum Target {
     Buffer,
 }
 
+impl Target {
+    /// So many bytes further on.
+    pub fn behind(&self, bytes: usize) -> Self {
+        match self {
+            Target::Slot(slot) => {
+                Target::Slot(Slot { offset: slot.offset + bytes as u64, ..slot.clone() })
+            }
+            Target::Memory(memory, at) => Target::Memory(Arc::clone(memory), at + bytes),
+            Target::Buffer => Target::Buffer,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The disk said no.

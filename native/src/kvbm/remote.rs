@@ -5,17 +5,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
-
 use super::bundle::{Head, Name};
 use super::crew::Crew;
 pub use super::desk::{Desk, Room};
-pub use super::errand::{Errand, Kind, Piece, Within};
+pub use super::errand::{Errand, Kind, Landing, Piece, Within};
 pub use super::gather::Bundling;
 use super::gather::Gather;
 use super::mover::Target;
 use super::places::{Place, Places};
-use super::record::{self, Damage, Fingerprint, Header, Key, PAGE};
+use super::record::{Damage, Fingerprint, Header, Key};
 use super::view::View;
 
 /// A fetch that nobody has reported on by then has failed.
@@ -42,30 +40,8 @@ pub struct Fetched {
     pub header: Header,
     pub note: Box<[u8]>,
     pub payload: View,
-}
-
-impl Fetched {
-    pub fn of(bytes: &View) -> Result<Self, Damage> {
-        let page = bytes.first(PAGE);
-        let header = Header::decode(&page)?;
-        let payload = bytes.part(PAGE, header.len as usize).ok_or(Damage::Short)?;
-        let mut hasher = Xxh3::new();
-        payload.pieces().for_each(|piece| hasher.update(piece));
-        if hasher.digest() != header.payload_hash {
-            return Err(Damage::Payload);
-        }
-        Ok(Self { header, note: record::note(&page).into(), payload })
-    }
-
-    /// One block's record out of what a request has brought so far, verified.
-    pub fn piece(errand: &Errand, piece: &Piece, data: &View) -> (u64, Result<Self, Miss>) {
-        let record = match errand.place(piece) {
-            Some((from, to)) => data.part(from, to - from),
-            None => Some(data.clone()),
-        };
-        let found = record.ok_or(Damage::Short).and_then(|record| Self::of(&record));
-        (piece.ticket, found.map_err(Miss::Damaged))
-    }
+    /// Whose slot has the payload already.
+    pub landed: Option<u64>,
 }
 
 /// Why a fetch brought nothing.
@@ -208,7 +184,7 @@ impl Remote {
         if self.places.drop_from(place) {
             return self.erase_bundle(print, bundle, place);
         }
-        let pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
+        let pieces = vec![Piece { slot: place.slot, ..Piece::of(key) }];
         self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
     }
 
@@ -287,7 +263,11 @@ impl Remote {
         let found = self.places.bundle(place);
         let bundle =
             found.map(|found| Within { name: found.name, record_bytes: found.record_bytes });
-        let pieces = vec![Piece { ticket, key, slot: place.slot }];
+        // An arena's seat may be another's before a fetch has ended; a slot has a gate.
+        let slot = waiter.as_ref().filter(|waiter| matches!(waiter.target, Target::Slot(_)));
+        let landing =
+            slot.map(|slot| Landing { token: slot.token, target: slot.target.clone(), len });
+        let pieces = vec![Piece { ticket, key, slot: place.slot, landing }];
         self.staged.push(Errand { kind, namespace: print, pieces, bundle });
         self.tickets = ticket;
         let waiters = waiter.into_iter().collect();

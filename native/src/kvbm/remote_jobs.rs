@@ -99,8 +99,13 @@ impl Hub {
             Ok(fetched) => {
                 remote.stats.fetched += 1;
                 remote.stats.fetched_bytes += u64::from(want.len);
-                let waiters = want.waiters.into_iter();
-                carried.extend(waiters.map(|waiter| (fetched.payload.clone(), waiter)));
+                for waiter in want.waiters {
+                    if fetched.landed == Some(waiter.token) {
+                        self.outcome(Outcome { token: waiter.token, result: Ok(None) });
+                    } else {
+                        carried.push((fetched.payload.clone(), waiter));
+                    }
+                }
                 self.keep_on_disk(&print, fetched);
                 Some(told)
             }
@@ -149,7 +154,7 @@ impl Hub {
     fn keep_on_disk(&mut self, print: &Fingerprint, fetched: Fetched) {
         let Some(disk) = &mut self.disk else { return };
         let Some(namespace) = disk.namespaces().number(print) else { return };
-        let Fetched { header, note, payload } = fetched;
+        let Fetched { header, note, payload, .. } = fetched;
         let (key, len, source) = (header.key, header.len, Source::Bytes(payload));
         // Nobody waits for it: no outcome of that token is taken.
         let _ = disk.store(Store { namespace, key, len, note, source }, ASKED);
