@@ -1,5 +1,5 @@
-//! Runs the remote tier's fetches: a thread of its own that asks the store for many objects at once, and
-//! hands blocks to the core as they are whole, and verified.
+//! Runs the remote tier's fetches: threads of its own that ask the store for many objects at once, and
+//! hand blocks to the core as they are whole, and verified.
 //!
 //! At most so many requests are under way, each errand is reported on exactly once, and while the store
 //! is left alone nothing is asked of it. Who watches over the store hears how each request ended.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use futures_util::future::select;
+use futures_util::future::{select, Either};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
@@ -26,6 +26,9 @@ use super::view::View;
 
 /// Reports that wait for whoever reads them; older ones are dropped.
 const REPORTS_MAX: usize = 1 << 12;
+/// Threads, each with its part of the requests and its own connections: one verifies and copies what came
+/// while the other one receives.
+const THREADS: usize = 2;
 
 /// How one request ended.
 pub struct Report {
@@ -41,25 +44,33 @@ struct Reports {
     waiting: VecDeque<Report>,
     /// One of them is worth waking somebody for.
     is_urgent: bool,
-    is_over: bool,
+    /// Threads that have not ended.
+    running: usize,
 }
 
 struct Shared {
     core: Arc<Core>,
-    bucket: Bucket,
     timeout: Duration,
-    /// Requests at once, and of those how many that nobody waits for.
-    most: usize,
-    ahead_most: usize,
-    news: Arc<Notify>,
     is_stopping: AtomicBool,
     reports: Mutex<Reports>,
     told: Condvar,
 }
 
+/// What one thread works with.
+struct Part {
+    shared: Arc<Shared>,
+    bucket: Bucket,
+    /// Requests at once, and of those how many that nobody waits for.
+    most: usize,
+    ahead_most: usize,
+    news: Arc<Notify>,
+}
+
 pub struct Fetcher {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    parts: Mutex<Vec<Part>>,
+    news: Vec<Arc<Notify>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Fetcher {
@@ -70,40 +81,47 @@ impl Fetcher {
         timeout: Duration,
         most: usize,
     ) -> Result<Self, String> {
-        let most = most.max(1);
-        let shared = Shared {
+        let count = most.clamp(1, THREADS);
+        let shared = Arc::new(Shared {
             core,
-            bucket: Bucket::open(url, given, timeout)?,
             timeout,
-            most,
-            ahead_most: (most / 4).max(1),
-            news: Arc::new(Notify::new()),
             is_stopping: AtomicBool::new(false),
-            reports: Mutex::default(),
+            reports: Mutex::new(Reports { running: count, ..Reports::default() }),
             told: Condvar::new(),
+        });
+        let ahead_most = (most / 4).max(1);
+        let part = |at: usize| {
+            let share = |all: usize| all / count + usize::from(at < all % count);
+            let bucket = Bucket::open(url, given, timeout)?;
+            let (shared, news) = (Arc::clone(&shared), Arc::new(Notify::new()));
+            let (most, ahead_most) = (share(most.max(1)), share(ahead_most));
+            Ok(Part { shared, bucket, most, ahead_most, news })
         };
-        Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+        let parts = (0..count).map(part).collect::<Result<Vec<_>, String>>()?;
+        let news = parts.iter().map(|part| Arc::clone(&part.news)).collect();
+        Ok(Self { shared, parts: Mutex::new(parts), news, threads: Mutex::default() })
     }
 
     /// Begin to fetch, unless that is begun.
     pub fn start(&self) -> std::io::Result<()> {
-        let mut begun = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if begun.is_some() {
-            return Ok(());
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in parts.drain(..) {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let builder = std::thread::Builder::new().name("kvbm-fetch".into());
+            threads.push(builder.spawn(move || run(&part, runtime))?);
         }
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let shared = Arc::clone(&self.shared);
-        let builder = std::thread::Builder::new().name("kvbm-fetch".into());
-        *begun = Some(builder.spawn(move || run(&shared, runtime))?);
+        let news = self.news.clone();
+        self.shared.core.desk().follow(move || news.iter().for_each(|news| news.notify_one()));
         Ok(())
     }
 
     /// Give up what is under way; nobody reports on it.
     pub fn stop(&self) {
         self.shared.is_stopping.store(true, Ordering::Release);
-        self.shared.news.notify_one();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        self.news.iter().for_each(|news| news.notify_one());
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -111,10 +129,10 @@ impl Fetcher {
     /// How requests ended, in order; waits until one has failed, or so long. None: it has ended.
     pub fn reports(&self, patience: Duration) -> Option<Vec<Report>> {
         let reports = self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_quiet = |reports: &mut Reports| !(reports.is_urgent || reports.is_over);
+        let is_quiet = |reports: &mut Reports| !reports.is_urgent && reports.running > 0;
         let waited = self.shared.told.wait_timeout_while(reports, patience, is_quiet);
         let (mut reports, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if reports.is_over && reports.waiting.is_empty() {
+        if reports.running == 0 && reports.waiting.is_empty() {
             return None;
         }
         reports.is_urgent = false;
@@ -128,27 +146,24 @@ impl Drop for Fetcher {
     }
 }
 
-fn run(shared: &Arc<Shared>, runtime: Runtime) {
-    let news = Arc::clone(&shared.news);
-    shared.core.desk().follow(move || news.notify_one());
+fn run(part: &Part, runtime: Runtime) {
     // What a library trips over costs the requests under way, which fail by themselves.
-    while catch_unwind(AssertUnwindSafe(|| runtime.block_on(shared.work()))).is_err() {
-        shared.report(Duration::ZERO, Some("fetching broke off".into()), None);
+    while catch_unwind(AssertUnwindSafe(|| runtime.block_on(part.work()))).is_err() {
+        part.shared.report(Duration::ZERO, Some("fetching broke off".into()), None);
     }
     runtime.shutdown_background();
-    shared.reports.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-    shared.told.notify_all();
+    part.shared.reports.lock().unwrap_or_else(PoisonError::into_inner).running -= 1;
+    part.shared.told.notify_all();
 }
 
-impl Shared {
+impl Part {
     /// Until the core has ended, or `stop`.
     async fn work(&self) {
         let (mut under_way, mut ahead) = (FuturesUnordered::new(), 0);
-        while !self.is_stopping.load(Ordering::Acquire) {
+        while !self.shared.is_stopping.load(Ordering::Acquire) {
             let free = self.most.saturating_sub(under_way.len());
-            let room =
-                Room { fetches: free, ahead: free.min(self.ahead_most - ahead), sends: 0 };
-            let Some(errands) = self.core.desk().look(room) else { return };
+            let room = Room { fetches: free, ahead: free.min(self.ahead_most - ahead), sends: 0 };
+            let Some(errands) = self.shared.core.desk().look(room) else { return };
             for errand in errands {
                 ahead += usize::from(errand.kind == Kind::Ahead);
                 under_way.push(self.fetch(errand));
@@ -157,22 +172,18 @@ impl Shared {
                 self.news.notified().await;
                 continue;
             }
-            let ended = {
-                let (news, next) = (pin!(self.news.notified()), under_way.next());
-                match select(next, news).await {
-                    futures_util::future::Either::Left((kind, _)) => kind,
-                    futures_util::future::Either::Right(_) => None,
-                }
-            };
-            ahead -= usize::from(ended == Some(Kind::Ahead));
+            let (next, news) = (under_way.next(), pin!(self.news.notified()));
+            if let Either::Left((Some(Kind::Ahead), _)) = select(next, news).await {
+                ahead -= 1;
+            }
         }
     }
 
     async fn fetch(&self, errand: Errand) -> Kind {
-        let kind = errand.kind;
+        let (kind, core) = (errand.kind, &self.shared.core);
         let mut intake = Intake::of(errand);
-        let Some(path) = intake.path().filter(|_| !self.core.desk().is_paused()) else {
-            self.core.tell(Command::RemoteEnded(intake.missed(Miss::Failed), true));
+        let Some(path) = intake.path().filter(|_| !core.desk().is_paused()) else {
+            core.tell(Command::RemoteEnded(intake.missed(Miss::Failed), true));
             return kind;
         };
         let (began, range) = (Instant::now(), intake.range());
@@ -181,22 +192,25 @@ impl Shared {
         let meanwhile = |data: &View| {
             let blocks = intake.whole(data);
             if !blocks.is_empty() {
-                self.core.tell(Command::RemoteEnded(blocks, false));
+                core.tell(Command::RemoteEnded(blocks, false));
             }
         };
         let got = self.bucket.get(&path, range, meanwhile);
-        let got = tokio::time::timeout(self.timeout, got).await;
-        let late = || Err(format!("no answer within {} s", self.timeout.as_secs_f64()));
+        let got = tokio::time::timeout(self.shared.timeout, got).await;
+        let late = || Err(format!("no answer within {} s", self.shared.timeout.as_secs_f64()));
         let (rest, trouble) = match got.unwrap_or_else(|_| late()) {
             Ok(Some(data)) => (intake.rest(&data), None),
             Ok(None) => (intake.missed(Miss::Absent), None),
             Err(why) => (intake.missed(Miss::Failed), Some(why)),
         };
-        self.core.tell(Command::RemoteEnded(rest, true));
-        self.report(began.elapsed(), trouble, intake.damage().map(|said| format!("{said}: {path}")));
+        core.tell(Command::RemoteEnded(rest, true));
+        let damage = intake.damage().map(|said| format!("{said}: {path}"));
+        self.shared.report(began.elapsed(), trouble, damage);
         kind
     }
+}
 
+impl Shared {
     fn report(&self, took: Duration, trouble: Option<String>, damage: Option<String>) {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         if reports.waiting.len() == REPORTS_MAX {
