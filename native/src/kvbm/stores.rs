@@ -210,7 +210,9 @@ impl Disk {
 
     /// The file has just been made to take what it refused.
     fn write_again(&mut self, at: u32, buffer: Buffer, results: Results) {
-        let Some(Some((Flight::Write { run, .. }, _))) = self.flights.get(at as usize) else { return };
+        let Some(Some((Flight::Write { run, .. }, _))) = self.flights.get(at as usize) else {
+            return;
+        };
         let Some(first) = run.first().map(|written| written.block.place) else { return };
         let Some(segment) = self.segments.get(first.segment) else { return };
         let errand = Errand { flight: at, file: Arc::clone(&segment.file), buffer };

@@ -18,7 +18,9 @@ const LEN: usize = 10_000;
 const BLOCKS: u64 = 16;
 
 /// A backend that counts the writes of records, and how one of them goes.
-fn counting(rule: impl Fn(usize) -> Option<Fault> + Send + 'static) -> (Arc<Faulty>, Arc<AtomicUsize>) {
+fn counting(
+    rule: impl Fn(usize) -> Option<Fault> + Send + 'static,
+) -> (Arc<Faulty>, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let faulty = Faulty::new(move |io: &Io| {
