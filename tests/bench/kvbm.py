@@ -16,7 +16,8 @@ it again, against plain copies of the same bytes), where `weed` is installed rem
 _alone_, the same without bundles, remote_bundle_vs_obstore (against reading the bundles alone),
 remote_small_send_vs_obstore (writing, by way of the disk) and the speeds behind them, and where
 vLLM's environment is
-ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier) and
+ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier, as an engine
+with steps of a millisecond sees it; load_vs_fs_tier: with steps of 0.1 ms) and
 tier_absent_us_per_step (a whole step of vLLM's tiering manager that looks 8 blocks up).
 """
 
