@@ -1,5 +1,6 @@
 //! Small blocks that wait together are written in one transfer, and each still fails or lives alone.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -17,18 +18,22 @@ use crate::kvbm::stores::Store;
 const LEN: usize = 10_000;
 const BLOCKS: u64 = 16;
 
-/// A backend that counts the writes of records, and how one of them goes.
+/// A backend that counts the writes of records, and how each of them goes.
 fn counting(
-    rule: impl Fn(usize) -> Option<Fault> + Send + 'static,
+    rule: impl Fn(usize, &Io) -> Option<Fault> + Send + 'static,
 ) -> (Arc<Faulty>, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let faulty = Faulty::new(move |io: &Io| {
         let writes = io.direction == Direction::Write && io.class == Class::Record;
         let nth = writes.then(|| counted.fetch_add(1, Ordering::Relaxed));
-        nth.and_then(&rule)
+        nth.and_then(|nth| rule(nth, io))
     });
     (faulty, count)
+}
+
+fn is_direct(io: &Io) -> bool {
+    (unsafe { libc::fcntl(io.file.as_raw_fd(), libc::F_GETFL) }) & libc::O_DIRECT != 0
 }
 
 fn begin_all(rig: &mut Rig) -> Vec<u64> {
@@ -38,7 +43,7 @@ fn begin_all(rig: &mut Rig) -> Vec<u64> {
 #[test]
 fn blocks_that_wait_are_written_at_once_and_each_is_found_again() {
     let dir = Dir::new();
-    let (backend, count) = counting(|_| None);
+    let (backend, count) = counting(|_, _| None);
     let mut rig = Rig::with_backend(options(&dir), backend);
     for token in begin_all(&mut rig) {
         rig.outcome(token).unwrap();
@@ -53,7 +58,7 @@ fn blocks_that_wait_are_written_at_once_and_each_is_found_again() {
 #[test]
 fn a_run_that_is_refused_for_its_flags_is_written_again_whole() {
     let dir = Dir::new();
-    let (backend, _) = counting(|nth| (nth < 2).then_some(Fault::Errno(libc::EINVAL)));
+    let (backend, count) = counting(|_, io| is_direct(io).then_some(Fault::Errno(libc::EINVAL)));
     let options = DiskOptions { direct: Direct::Auto, ..options(&dir) };
     let mut rig = Rig::with_backend(options, backend);
     if !rig.disk.is_direct() {
@@ -63,13 +68,14 @@ fn a_run_that_is_refused_for_its_flags_is_written_again_whole() {
         rig.outcome(token).unwrap();
     }
     assert!(!rig.disk.is_direct() && rig.disk.health().is_good());
+    assert!(count.load(Ordering::Relaxed) > 2, "several were under way");
     (0..BLOCKS).for_each(|n| rig.expect(n, LEN));
 }
 
 #[test]
 fn a_run_that_is_not_written_fails_each_of_its_stores_once() {
     let dir = Dir::new();
-    let (backend, _) = counting(|nth| (nth == 0).then_some(Fault::Errno(libc::EIO)));
+    let (backend, _) = counting(|nth, _| (nth == 0).then_some(Fault::Errno(libc::EIO)));
     let mut rig = Rig::with_backend(options(&dir), backend);
     let tokens = begin_all(&mut rig);
     let failed: Vec<bool> = tokens.iter().map(|&token| rig.outcome(token).is_err()).collect();
