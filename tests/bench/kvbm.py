@@ -8,6 +8,7 @@ every byte checksummed; figures are medians over the rounds, ratios ours / fio (
 Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_fio (64 KiB): both
 write into files whose room is reserved and that nobody has written to; disk_rewrite_vs_fio,
 small_rewrite_vs_fio: both into files that were written before, as on a disk that has filled up;
+_cores_per_gb_s of each: the daemon's processor time;
 lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
 socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
 recovery_s_per_million, bytes_per_block, host_vs_memcpy (an engine's block into the arena and out of
@@ -24,6 +25,7 @@ tier_absent_us_per_step (a whole step of vLLM's tiering manager that looks 8 blo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import mmap
@@ -63,16 +65,28 @@ def fio(root: Path, rw: str, block: int, count: int) -> float:
     return float(json.loads(done.stdout)["jobs"][0][side]["bw_bytes"])
 
 
+def spent_s() -> float:
+    """Processor time of the daemon's threads in this process, those of its ring among them."""
+    total = 0.0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "comm").read_text().startswith(("kvbm-", "iou-")):
+                total += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return total
+
+
 def shape(root: Path, block: int, count: int, rounds: int) -> dict[str, float]:
-    """Ratios of one block size. A file system takes longer for a file's first writes than for later
-    ones, so fio's file is as fresh as the segments are."""
+    """Ratios and processor time of one block size. A file system takes longer for a file's first
+    writes than for later ones, so fio's file is as fresh as the segments are."""
     capacity = max(2 << 30, 3 * rounds * block * count)
     rig = Rig(root, block, capacity)
     ratios: dict[str, list[float]] = {"write": [], "read": [], "rewrite": []}
+    cores: dict[str, list[float]] = {what: [] for what in ratios}
 
     def beside(what: str, rw: str, begin: Callable[..., bool], blocks: Sequence[int]) -> None:
-        theirs = fio(root, rw, block, count)
+        theirs, before = fio(root, rw, block, count), spent_s()
         ratios[what].append(block * count / rig.run(begin, blocks) / theirs)
+        cores[what].append((spent_s() - before) / (block * count / 1e9))
 
     turns = (range(at, at + count) for at in itertools.count(0, count))
     for _ in range(rounds):
@@ -86,7 +100,8 @@ def shape(root: Path, block: int, count: int, rounds: int) -> dict[str, float]:
         beside("rewrite", "write", rig.client.store, next(turns))
     rig.stop()
     shutil.rmtree(root / "disk")
-    return {what: median(values) for what, values in ratios.items()}
+    found = {f"{what}_vs_fio": median(values) for what, values in ratios.items()}
+    return found | {f"{what}_cores_per_gb_s": median(values) for what, values in cores.items()}
 
 
 def percentiles(call: Callable[[], object], times: int, each: int = 1) -> tuple[float, float]:
@@ -199,9 +214,9 @@ def main() -> None:
         if shutil.which("fio"):
             mib = options.mib
             large = shape(root, 1 << 20, mib, options.rounds)
-            found |= {f"disk_{what}_vs_fio": ratio for what, ratio in large.items()}
+            found |= {f"disk_{what}": value for what, value in large.items()}
             small = shape(root, 64 << 10, 16 * mib, options.rounds)
-            found |= {f"small_{what}_vs_fio": ratio for what, ratio in small.items()}
+            found |= {f"small_{what}": value for what, value in small.items()}
             found["small_vs_fio"] = found.pop("small_read_vs_fio")
         else:
             print("fio is not there: no ratios against the disk", file=sys.stderr)
