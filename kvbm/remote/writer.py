@@ -72,7 +72,7 @@ class Writer:
     async def known(self, fingerprint: bytes, keys: list[bytes]) -> None:
         loop, known = asyncio.get_running_loop(), self._door.known
         with contextlib.suppress(TimeoutError):
-            await loop.run_in_executor(self._threads, known, fingerprint, keys, True)
+            await loop.run_in_executor(self._threads, known, fingerprint, keys)
 
     async def delete(self, errand: _core.KvbmErrand) -> bool:
         name, fingerprint = errand.bundle, errand.fingerprint

@@ -148,7 +148,7 @@ def test_dropped_blocks_stay_dropped_and_the_last_takes_the_object(
     one, two = pair
     [fingerprint] = {print for print, _ in one.store.bundles}
     keys = one.keys(range(COUNT))
-    one.core.drop(fingerprint, keys[:2])
+    one.store.drop(fingerprint, keys[:2])
     one.idle()
     assert [set(keys[:2])] == list(one.store.marks.values())
     two.store.survey()
@@ -157,8 +157,7 @@ def test_dropped_blocks_stay_dropped_and_the_last_takes_the_object(
     three.sees(one.store)
     until(lambda: three.engine.lookup(range(COUNT)) == [MISS, MISS, REMOTE, REMOTE], "it, later")
     assert three.load([2, 3]) == [0, 0]
-    two.core.drop(fingerprint, keys[2:])
-    two.idle()
+    two.store.drop(fingerprint, keys[2:])
     assert (one.store.bundles, one.store.marks) == ({}, {})
 
 
@@ -205,14 +204,40 @@ def test_a_bundle_that_is_gone_is_a_miss_and_news_when_it_comes_again(
     _, two = pair
     held = dict(two.store.bundles)
     two.store.bundles.clear()
-    assert two.load([0, 1]) == [1, 1]
-    assert two.figure("remote_absent") == 2
-    assert two.engine.lookup([0, 2]) == [MISS, REMOTE]
-    assert two.load([2]) == [1]
+    assert two.load([0]) == [1]
+    assert two.figure("remote_absent") == 1
+    assert two.engine.lookup(range(COUNT)) == [MISS] * COUNT, "all of it, after one load"
+    assert (two.figure("remote_bundles"), two.figure("remote_blocks")) == (0, 0)
     two.store.bundles.update(held)
     two.store.survey()
     assert two.engine.lookup(range(COUNT)) == [REMOTE] * COUNT
     assert two.load([0, 1, 2, 3]) == [0] * COUNT
+
+
+def test_a_block_of_another_length_takes_no_bundle_away(pair: tuple[Machine, Machine]) -> None:
+    """Who asks with a length of his own is wrong about one block, not about the object."""
+    _, two = pair
+    [(print, _)] = two.store.bundles
+    assert two.core.hint(print, two.keys([0]), BLOCK // 2) == 1
+    until(lambda: two.store.serve(), "the fetch")
+    until(lambda: two.figure("remote_absent") == 1, "its end")
+    assert two.engine.lookup(range(COUNT)) == [MISS] + [REMOTE] * (COUNT - 1)
+
+
+def test_what_a_listing_does_not_name_is_no_hit(pair: tuple[Machine, Machine]) -> None:
+    one, two = pair
+    one.engine.store([50, 51, 52, 53])
+    one.engine.store([60])
+    one.idle()
+    two.store.survey()
+    assert two.engine.lookup([0, 50, 60]) == [REMOTE] * 3
+    del one.store.bundles[next(iter(one.store.bundles))]
+    one.store.held.clear()
+    two.store.survey()
+    until(lambda: two.engine.lookup([0, 1, 60]) == [MISS] * 3, "that they are gone")
+    assert two.engine.lookup([50, 53]) == [REMOTE] * 2
+    assert two.figure("remote_unlisted") == COUNT + 1
+    assert two.load([50, 51, 52, 53]) == [0] * COUNT
 
 
 @pytest.mark.parametrize("fault", ["flipped", "short", "long", "renamed", "elsewhere", "empty"])
