@@ -95,6 +95,18 @@ def test_verify_finds_what_is_bad_in_bundles(two: Two, tmp_path: Path) -> None:
     assert ask(knows, "verify", "--remote").returncode == 0, "what is marked is no loss"
 
 
+def test_verify_keeps_to_its_rate_and_ends_with_the_daemon(two: Two) -> None:
+    _, _, knows, _ = two(ALONE)
+    begun = ask(knows, "verify", "--remote", "--rate", "1", "--no-wait")
+    assert (begun.returncode, "under way" in begun.stdout) == (0, True)
+    until(lambda: knows.asking.get("/verify")["remote"]["checked"] == 1, "the first block")
+    second = ask(knows, "verify", "--remote")
+    assert (second.returncode, "is being verified" in second.stderr) == (1, True)
+    report = knows.asking.get("/verify")
+    assert (report["done"], report["remote"]["checked"]) == (False, 1)
+    assert knows.end() == 0
+
+
 def test_verify_says_what_it_could_not_read(tmp_path: Path, store: S3) -> None:
     (tmp_path / "plain").mkdir()
     with Served(tmp_path / "plain") as plain:

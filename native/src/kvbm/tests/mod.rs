@@ -11,4 +11,5 @@ mod lifecycle;
 mod lookups;
 mod media;
 mod model;
+mod places;
 mod torture;
