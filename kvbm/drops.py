@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 LOCAL = 1 | 2  # bits of the host and the disk in the core's list
+FAILED = "it has failed; hint: the daemon's standard error says how"
 UNDER_WAY = "a drop is under way; hint: wait until `GET /drop` says that it is done"
 
 
@@ -121,11 +122,13 @@ class Drops:
 
 
 def _run(work: Callable[[_Drop], None], drop: _Drop) -> None:
+    why = FAILED
     try:
         work(drop)
+        why = ""
     except (StoreError, TimeoutError) as error:
-        drop.why = str(error)
+        why = str(error)
     except CancelledError:
-        drop.why = "the object store's thread has ended"
+        why = "the object store's thread has ended"
     finally:
-        drop.done = True
+        drop.why, drop.done = why, True

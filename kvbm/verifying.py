@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
+from kvbm.drops import FAILED
 from kvbm.losses import Losses, Lost
 from kvbm.remote import StoreError
 from kvbm.remote.outcome import Inspected
@@ -70,16 +71,17 @@ class Verifying:
 
     def _inspect(self, rate: int, found: Inspected) -> None:
         """All that lies in the store, whether or not anybody here has named its namespace."""
-        courier = self._courier
+        courier, why = self._courier, FAILED
         assert courier is not None
         try:
             for print in sorted(courier.run(courier.clearance.namespaces()).result()):
                 courier.run(courier.inspection.namespace(print, rate, found)).result()
                 if found.why:
                     break
+            why = found.why
         except (StoreError, TimeoutError) as error:
-            found.why = str(error)
+            why = str(error)
         except CancelledError:
-            found.why = "the object store's thread has ended"
+            why = "the object store's thread has ended"
         finally:
-            found.done = True
+            found.why, found.done = why, True

@@ -46,6 +46,7 @@ class Clearance:
 
     async def namespaces(self) -> list[bytes]:
         """Of all that have a folder in the store. Raises StoreError."""
+        self._row = 0
         self._allow()
         names = await self._store.folders(layout.ROOT)
         return [found for name in names if (found := layout.fingerprint(name)) is not None]

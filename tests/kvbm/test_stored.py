@@ -160,6 +160,7 @@ def test_what_could_not_be_deleted_is_told(
         assert (done["disk"], done["remote"], bool(done["why"])) == (1, 0, True)
         said = ask(served, "drop", "--all")
         assert said.returncode == 1
+        drop(served, fingerprint(engine), *keys(engine, 0, 1, 2, 4), status=1)
         assert said.stderr.startswith("kvbm: ")
         assert {path for path in held if "/probe" not in path} <= set(store.objects)
         store.fault = ""
