@@ -89,13 +89,21 @@ class Drops:
         return ""
 
     def _some(self, drop: _Drop, fingerprint: bytes, keys: Sequence[bytes]) -> None:
+        courier = self._courier
         for at in range(0, len(keys), PAGE):
-            dropped = self._core.drop(fingerprint, keys[at : at + PAGE])
-            drop.host += dropped.host
-            drop.disk += dropped.disk
-            if self._courier is not None and dropped.errands:
-                clearance = self._courier.clearance
-                self._courier.run(clearance.errands(dropped.errands, drop.store)).result()
+            some = keys[at : at + PAGE]
+            self._page(drop, fingerprint, some)
+            # What was on its way to the store has come there.
+            if courier and courier.run(courier.clearance.settle(fingerprint, some)).result():
+                self._page(drop, fingerprint, some)
+
+    def _page(self, drop: _Drop, fingerprint: bytes, keys: Sequence[bytes]) -> None:
+        dropped = self._core.drop(fingerprint, keys)
+        drop.host += dropped.host
+        drop.disk += dropped.disk
+        if self._courier is not None and dropped.errands:
+            clearance = self._courier.clearance
+            self._courier.run(clearance.errands(dropped.errands, drop.store)).result()
 
     def _all(self, drop: _Drop, fingerprint: bytes | None) -> None:
         prints = {row[0]: row[1] for row in self._core.namespaces()}

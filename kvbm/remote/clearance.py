@@ -7,7 +7,7 @@ is held does not grow with the store; nothing is asked of a store that is left a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from kvbm.remote import StoreError, layout
@@ -21,6 +21,7 @@ from native import _core
 AT_ONCE = 4
 BATCH = 100  # objects of one request
 ROUNDS = 5  # of one clearance: what was on its way is found by the next listing
+PAUSE_S = 0.02
 GIVE_UP = 3  # requests in a row that failed
 Errand = _core.KvbmErrand
 Batch = tuple[list[str], list[bytes], list[bytes]]  # objects; which blocks, which bundles they are
@@ -35,12 +36,12 @@ class Clearance:
         door: _core.KvbmRemote,
         threads: Executor,
         counts: Counts,
+        writer: Writer,
         survey: Survey,
         left_alone: Callable[[], str],
     ) -> None:
         self._store, self._door, self._threads, self._counts = store, door, threads, counts
-        self._writer = Writer(store, door, threads, counts)
-        self._survey = survey
+        self._writer, self._survey = writer, survey
         self._left_alone = left_alone
         self._row = 0  # failures, one after the other
 
@@ -50,6 +51,19 @@ class Clearance:
         self._allow()
         names = await self._store.folders(layout.ROOT)
         return [found for name in names if (found := layout.fingerprint(name)) is not None]
+
+    async def settle(self, fingerprint: bytes, keys: Iterable[bytes] | None = None) -> bool:
+        """Waits for what is being sent just now of a namespace, or of some blocks; whether there
+        was any. What is not, and was dropped, is not sent any more.
+        """
+        under_way = self._writer.under_way
+        some = {block for block in under_way if block[0] == fingerprint}
+        if keys is not None:
+            some &= {(fingerprint, key) for key in keys}
+        waited = bool(some)
+        while some := some & under_way:
+            await asyncio.sleep(PAUSE_S)
+        return waited
 
     async def errands(self, errands: Sequence[Errand], cleared: Cleared) -> None:
         """Deletes what a drop of the core's left to do; here `failed` are blocks, which are known
@@ -99,6 +113,7 @@ class Clearance:
         """Deletes all blocks of a namespace. Its description stays."""
         self._row = 0
         try:
+            await self.settle(fingerprint)
             async with self._survey.lock:
                 self._door.begin_listing(fingerprint)
                 for _ in range(ROUNDS):

@@ -17,6 +17,7 @@ from kvbm.remote.store import Store
 from native import _core
 
 DROPPED = b"dropped\n"  # some stores keep no empty objects
+Block = tuple[bytes, bytes]  # namespace, key
 
 
 class Writer:
@@ -29,9 +30,18 @@ class Writer:
         self._door = door
         self._threads = threads
         self._counts = counts
+        self.under_way: set[Block] = set()  # being sent: who drops one of them waits
 
     async def send(self, errand: _core.KvbmErrand) -> bool:
         """False: there was nothing to send any more."""
+        blocks = {(errand.fingerprint, key) for key in errand.keys}
+        self.under_way |= blocks
+        try:
+            return await self._send(errand)
+        finally:
+            self.under_way -= blocks
+
+    async def _send(self, errand: _core.KvbmErrand) -> bool:
         loop, fingerprint = asyncio.get_running_loop(), errand.fingerprint
         pack = self._door.pack
         parcels = await loop.run_in_executor(self._threads, pack, fingerprint, errand.keys)

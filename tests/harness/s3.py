@@ -11,12 +11,13 @@ from types import TracebackType
 from xml.sax.saxutils import escape
 
 HANG_S = 20.0
+HELD_UP = {"stuck": ("DELETE", "POST"), "held": ("PUT",)}
 
 
 class S3:
     """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
-    two are of objects' bodies; read-only refuses to write, stuck holds deletions up until another
-    one. `delay_s`: until an object is handed out.
+    two are of objects' bodies; read-only refuses to write; stuck holds deletions up until another
+    one, held what is sent. `delay_s`: until an object is handed out.
     """
 
     def __init__(self) -> None:
@@ -83,8 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(404, b"<Error><Code>NoSuchBucket</Code></Error>")
         elif store.fault == "read-only" and self.command not in ("GET", "HEAD"):
             self._say(403, b"<Error><Code>AccessDenied</Code></Error>")
-        elif store.fault == "stuck" and self.command in ("DELETE", "POST"):
-            while store.fault == "stuck" and not store.over.wait(0.01):
+        elif self.command in HELD_UP.get(store.fault, ()):
+            fault = store.fault
+            while store.fault == fault and not store.over.wait(0.01):
                 pass
             return False
         elif store.fault == "hang":

@@ -193,6 +193,27 @@ def test_loads_go_on_while_deletions_hang(tmp_path: Path, store: S3) -> None:
             assert other.lookup(range(3)) == [MISS] * 3
 
 
+@pytest.mark.parametrize("more", [ALONE, BUNDLES], ids=["alone", "bundles"])
+@pytest.mark.parametrize("all", [True, False], ids=["all", "some"])
+def test_what_is_being_sent_is_dropped_too(tmp_path: Path, store: S3, more: str, all: bool) -> None:
+    text = s3(tmp_path, store, more).replace("timeout 1s", "timeout 20s")
+    with Served(tmp_path, text) as served, Engine(served.socket) as engine:
+        engine.up().store([9])
+        until(lambda: served.tier("remote")["blocks"] == 1, "one", 20.0)
+        store.fault = "held"
+        before = store.requests.count("PUT")
+        engine.store(range(4))
+        until(lambda: store.requests.count("PUT") > before, "that they are being sent", 10.0)
+        what = ("--all",) if all else keys(engine, *range(4))
+        drop(served, fingerprint(engine), *what, "--no-wait")
+        until(lambda: engine.lookup(range(4)) == [MISS] * 4, "that the disk has them no more")
+        store.fault = ""
+        until(lambda: served.asking.get("/drop")["done"], "the end", 20.0)
+        assert served.asking.get("/drop")["why"] == ""
+        assert len(store.blocks()) == (0 if all else 1)
+        assert engine.lookup(range(4)) == [MISS] * 4
+
+
 def test_a_deletion_that_fails_is_tried_again(tmp_path: Path, store: S3) -> None:
     """One that an engine asked for: nobody else would see it."""
     with Served(tmp_path, s3(tmp_path, store)) as served, Engine(served.socket) as engine:
