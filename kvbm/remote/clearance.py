@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from kvbm.remote import StoreError, layout
-from kvbm.remote.counts import Counts
 from kvbm.remote.outcome import Cleared
 from kvbm.remote.store import Store
 from kvbm.remote.survey import Survey
@@ -35,12 +34,11 @@ class Clearance:
         store: Store,
         door: _core.KvbmRemote,
         threads: Executor,
-        counts: Counts,
         writer: Writer,
         survey: Survey,
         left_alone: Callable[[], str],
     ) -> None:
-        self._store, self._door, self._threads, self._counts = store, door, threads, counts
+        self._store, self._door, self._threads = store, door, threads
         self._writer, self._survey = writer, survey
         self._left_alone = left_alone
         self._row = 0  # failures, one after the other
@@ -180,7 +178,7 @@ class Clearance:
 
     def _deleted(self, objects: int, cleared: Cleared) -> None:
         self._row = 0
-        self._counts.deleted += objects
+        self._writer.counts.deleted += objects
         cleared.objects += objects
 
     def _failed(self, error: StoreError, cleared: Cleared) -> None:

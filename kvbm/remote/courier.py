@@ -56,7 +56,7 @@ class Courier:
         here = (self._store, self._door, self._threads, self._counts)
         self._writer, self._survey = Writer(*here), Survey(*here)
         at_once = max(1, remote.concurrency // 4)
-        self.clearance = Clearance(*here, self._writer, self._survey, self.left_alone)
+        self.clearance = Clearance(*here[:3], self._writer, self._survey, self.left_alone)
         self.inspection = Inspection(*here, at_once, self.left_alone)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None

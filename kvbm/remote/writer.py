@@ -29,7 +29,7 @@ class Writer:
         self._store = store
         self._door = door
         self._threads = threads
-        self._counts = counts
+        self.counts = counts
         self.under_way: set[Block] = set()  # being sent: who drops one of them waits
 
     async def send(self, errand: _core.KvbmErrand) -> bool:
@@ -66,15 +66,15 @@ class Writer:
             marks = (layout.dropped(fingerprint, name, key) for key in keys)
             await self._store.delete(*marks)
         self._count(created, len(keys), len(data))
-        self._counts.bundles += created
-        self._counts.bundled += len(keys) if created else 0
+        self.counts.bundles += created
+        self.counts.bundled += len(keys) if created else 0
         loop, size = asyncio.get_running_loop(), len(data)
         with contextlib.suppress(TimeoutError):
             bundled = self._door.bundled
             await loop.run_in_executor(self._threads, bundled, fingerprint, name, data, size)
 
     def _count(self, created: bool, blocks: int, size: int) -> None:
-        counts = self._counts
+        counts = self.counts
         counts.sent += blocks if created else 0
         counts.sent_bytes += size if created else 0
         counts.deduped += 0 if created else blocks
@@ -90,7 +90,7 @@ class Writer:
             await self._store.delete(layout.block(fingerprint, errand.keys[0]))
         else:
             await self.delete_bundle(fingerprint, name)
-        self._counts.deleted += 1
+        self.counts.deleted += 1
         return True
 
     async def delete_bundle(self, fingerprint: bytes, name: bytes) -> None:
@@ -104,5 +104,5 @@ class Writer:
         assert name is not None
         for key in errand.keys:
             await self._store.create(layout.dropped(errand.fingerprint, name, key), DROPPED)
-            self._counts.deleted += 1
+            self.counts.deleted += 1
         return True

@@ -201,13 +201,13 @@ def test_what_is_being_sent_is_dropped_too(tmp_path: Path, store: S3, more: str,
         engine.up().store([9])
         until(lambda: served.tier("remote")["blocks"] == 1, "one", 20.0)
         store.fault = "held"
-        before = store.requests.count("PUT")
         engine.store(range(4))
-        until(lambda: store.requests.count("PUT") > before, "that they are being sent", 10.0)
+        until(lambda: store.held_up >= 1, "that they are being sent", 10.0)
         what = ("--all",) if all else keys(engine, *range(4))
         drop(served, fingerprint(engine), *what, "--no-wait")
         until(lambda: engine.lookup(range(4)) == [MISS] * 4, "that the disk has them no more")
         store.fault = ""
+        until(lambda: served.tier("remote")["sent"] > 1, "that they were sent", 20.0)
         until(lambda: served.asking.get("/drop")["done"], "the end", 20.0)
         assert served.asking.get("/drop")["why"] == ""
         assert len(store.blocks()) == (0 if all else 1)
