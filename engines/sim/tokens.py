@@ -142,7 +142,7 @@ def render_chat(
     last = len(messages) - 1
     for at, message in enumerate(messages):
         role = message.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise ValueError(f"unknown message role `{role}`")
         ids.append(_ROLES[role])
         ids += encode(content_text(message.get("content")))

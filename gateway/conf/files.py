@@ -30,14 +30,19 @@ def read_text(path: str, limit: int = FILE_BYTES_MAX) -> str:
     data = read_bytes(path, limit)
     nul = data.find(b"\0")
     if nul >= 0:
-        raise Unreadable(f"it is not text: NUL byte at offset {nul}")
+        raise Unreadable(f"it is not text: NUL byte at {_spot(data, nul)}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable(
-            f"it is not UTF-8: bad byte at offset {error.start}, line {line}"
-        ) from None
+        what = f"bad byte 0x{data[error.start]:02x} at {_spot(data, error.start)}"
+        raise Unreadable(f"it is not UTF-8: {what}") from None
+
+
+def _spot(data: bytes, at: int) -> str:
+    """Columns are characters, as in all messages: what comes before is text."""
+    begin = data.rfind(b"\n", 0, at) + 1
+    column = len(data[begin:at].decode("utf-8", "replace")) + 1
+    return f"line {data.count(10, 0, at) + 1}, column {column}"
 
 
 def read_bytes(path: str, limit: int) -> bytes:

@@ -6,12 +6,11 @@ errors. No name is looked up on the network; certificates and secrets are read.
 
 from __future__ import annotations
 
-import os
-
 from gateway.conf import resolve_process as process
 from gateway.conf.errors import Report, quoted
 from gateway.conf.model import Config, Server, Upstream
 from gateway.conf.node import Node
+from gateway.conf.places import written_file
 from gateway.conf.resolve_limits import resolve_zones
 from gateway.conf.resolve_listen import check_listens
 from gateway.conf.resolve_location import check_shared
@@ -44,7 +43,6 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
     check_models(http.all("upstream"), by_model, setting.report)
     main = Scope((root,))
     log = Scope((http, root)).one("error_log")
-    log_path = log.get("path") if log else "stderr"
     run_as = process.user(root, setting.report)
     limit = root.one("worker_rlimit_nofile")
     return Config(
@@ -57,9 +55,9 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         shutdown_delay_s=main.value("shutdown_delay"),
         body_buffer_total=Scope((http,)).value("client_body_buffers_total"),
         kv_index_bytes=Scope((http,)).value("kv_index_size"),
-        error_log=log_path if log_path == "stderr" else os.path.join(setting.prefix, log_path),
+        error_log=written_file(log, setting, ("stderr",)) or "stderr",
         error_level=(log.get("level") if log else None) or "notice",
-        pid=_pid(root, setting),
+        pid=written_file(root.one("pid"), setting),
         prefix=setting.prefix,
         maps=names.maps,
         conn_zones=names.conn_zones,
@@ -120,11 +118,6 @@ def _passes(http: Node) -> list[Node]:
         found += block.all("proxy_pass")
         blocks += block.all("location")
     return found
-
-
-def _pid(root: Node, setting: Setting) -> str:
-    node = root.one("pid")
-    return os.path.join(setting.prefix, node.get("path")) if node else ""
 
 
 def _check_daemon(root: Node, report: Report) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from gateway.conf import templates
 from gateway.conf.check_args import bad_variable
 from gateway.conf.errors import quoted
 from gateway.conf.model import AccessLog, LogFormat, Recording, Template, Var
 from gateway.conf.node import Node
+from gateway.conf.places import written_file
 from gateway.conf.resolve_parts import secret
 from gateway.conf.scope import Scope
 from gateway.conf.setting import Names, Setting
@@ -107,7 +106,7 @@ def _access_log(node: Node, names: Names, setting: Setting) -> AccessLog | None:
     if flush and not node.get("buffer"):
         setting.report.error(node.token("flush"), '"flush" needs "buffer"', "add buffer=64k")
     return AccessLog(
-        path=path if path in STREAMS else os.path.join(setting.prefix, path),
+        path=written_file(node, setting, STREAMS),
         format=format_,
         condition=node.get("if"),
         buffer=node.get("buffer", 0),
@@ -147,7 +146,7 @@ def recording(scope: Scope, names: Names, setting: Setting) -> Recording | None:
         setting.report.error(node.name, '"record" needs a secret', hint)
         return None
     made = Recording(
-        path=path if path in STREAMS else os.path.join(setting.prefix, path),
+        path=written_file(node, setting, STREAMS),
         secret=secret(node, "secret", setting),
         block=int(node.get("block", BLOCK)),
         client=node.get("client") or templates.parse("$remote_addr"),

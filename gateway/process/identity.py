@@ -55,7 +55,9 @@ def entrust_logs(config: Config) -> None:
         return
     uid = pwd.getpwnam(user).pw_uid
     for path in {config.error_log, *_logs(config)} - STREAMS:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Not blocking: a pipe that nobody reads from is an error, not a wait.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(path, flags, 0o644)
         try:
             os.fchown(fd, uid, -1)
         finally:

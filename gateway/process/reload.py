@@ -5,6 +5,8 @@ Almost everything is swapped in place; only what a process takes on when it is b
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.conf.errors import ConfigErrors, one_line
 from gateway.conf.model import Config, EngineLine
 
@@ -69,11 +71,9 @@ def _engines(upstream: str, old: tuple[EngineLine, ...], new: tuple[EngineLine, 
     return found
 
 
-def _settings(line: EngineLine) -> tuple[object, ...]:
-    return (
-        line.weight, line.max_fails, line.fail_timeout_s, line.max_conns, line.backup, line.down,
-        line.drain, line.role, line.events, line.replay, line.ranks,
-    )  # fmt: skip
+def _settings(line: EngineLine) -> EngineLine:
+    """All that a line says, wherever it stands in a file."""
+    return replace(line, place=None)
 
 
 def refusal(error: Exception) -> list[str]:

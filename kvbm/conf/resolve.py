@@ -13,13 +13,13 @@ from typing import Any
 from gateway.conf import units
 from gateway.conf.errors import quoted
 from gateway.conf.node import Node
+from gateway.conf.places import check_place, written_file
 from gateway.conf.resolve_parts import secret
 from gateway.conf.scope import default
 from gateway.conf.setting import Setting
 from gateway.conf.sources import Token
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Address, Config, Events
-from kvbm.conf.places import check_place
 from kvbm.conf.resolve_tiers import resolve_disk, resolve_host, resolve_remote
 
 SOCKET = "run/kvbm.sock"
@@ -63,20 +63,11 @@ def resolve(root: Node, file: str, setting: Setting) -> Config:
         host=host,
         disk=disk,
         remote=remote,
-        error_log=_file(log, setting) or "stderr",
+        error_log=written_file(log, setting, ("stderr",)) or "stderr",
         error_level=(log.get("level") if log else None) or "notice",
-        pid=_file(root.one("pid"), setting),
+        pid=written_file(root.one("pid"), setting),
         prefix=prefix,
     )
-
-
-def _file(node: Node | None, setting: Setting) -> str:
-    """The path that a statement names; "" where there is none, or standard error is meant."""
-    if node is None or (node.spec.name == "error_log" and node.get("path") == "stderr"):
-        return ""
-    path = os.path.join(setting.prefix, node.get("path"))
-    check_place(node.token("path"), path, "file", setting)
-    return path
 
 
 def _socket(node: Node | None, setting: Setting) -> str:

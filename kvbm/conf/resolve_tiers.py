@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 from gateway.conf.errors import quoted
 from gateway.conf.node import Node
+from gateway.conf.places import check_place
 from gateway.conf.resolve_parts import secret
 from gateway.conf.scope import default
 from gateway.conf.setting import Setting
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Disk, Host, Remote
-from kvbm.conf.places import check_place
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file", "memory")
 # A segment and four journals must fit thrice (`DiskOptions::check` of the native core).

@@ -5,7 +5,9 @@
 same shape with fio (io_uring, O_DIRECT, same block size and depth) and through client and daemon,
 every byte checksummed; figures are medians over the rounds, ratios ours / fio (larger is better).
 
-Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_fio (64 KiB),
+Keys: disk_write_vs_fio, disk_read_vs_fio (1 MiB), small_write_vs_fio, small_vs_fio (64 KiB): both
+write into files whose room is reserved and that nobody has written to; disk_rewrite_vs_fio,
+small_rewrite_vs_fio: both into files that were written before, as on a disk that has filled up;
 lookup_us_p50 and _p99 (per key, shared table), round_trip_us_p50 and _p99 (a question over the
 socket), absent_us_per_step (what a scheduler's step pays without a daemon), submit_us, poll_us,
 recovery_s_per_million, bytes_per_block, host_vs_memcpy (an engine's block into the arena and out of
@@ -14,13 +16,15 @@ it again, against plain copies of the same bytes), where `weed` is installed rem
 _alone_, the same without bundles, remote_bundle_vs_obstore (against reading the bundles alone),
 remote_small_send_vs_obstore (writing, by way of the disk) and the speeds behind them, and where
 vLLM's environment is
-ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier) and
+ready_vs_fs_tier (lookup until the block is in host memory, against vLLM's file tier, as an engine
+with steps of a millisecond sees it; load_vs_fs_tier: with steps of 0.1 ms) and
 tier_absent_us_per_step (a whole step of vLLM's tiering manager that looks 8 blocks up).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -29,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -44,6 +48,8 @@ from kvbm_rig import DEPTH, Rig, name
 
 from native import _core
 
+SPENT = 4  # segments that were emptied and are written again
+
 
 def fio(root: Path, rw: str, block: int, count: int) -> float:
     """Bytes a second."""
@@ -57,21 +63,30 @@ def fio(root: Path, rw: str, block: int, count: int) -> float:
     return float(json.loads(done.stdout)["jobs"][0][side]["bw_bytes"])
 
 
-def shape(root: Path, block: int, count: int, rounds: int) -> tuple[float, float]:
-    """Write and read ratios of one block size."""
-    rig = Rig(root, block, max(2 << 30, 3 * rounds * block * count))
-    writes, reads = [], []
-    for turn in range(rounds):
-        blocks = range(turn * count, (turn + 1) * count)
-        theirs = fio(root, "write", block, count)
-        ours = block * count / rig.run(rig.client.store, blocks)
-        writes.append(ours / theirs)
-        theirs = fio(root, "randread", block, count)
-        ours = block * count / rig.run(rig.client.load, blocks[::-1])
-        reads.append(ours / theirs)
+def shape(root: Path, block: int, count: int, rounds: int) -> dict[str, float]:
+    """Ratios of one block size. A file system takes longer for a file's first writes than for later
+    ones, so fio's file is as fresh as the segments are."""
+    capacity = max(2 << 30, 3 * rounds * block * count)
+    rig = Rig(root, block, capacity)
+    ratios: dict[str, list[float]] = {"write": [], "read": [], "rewrite": []}
+
+    def beside(what: str, rw: str, begin: Callable[..., bool], blocks: Sequence[int]) -> None:
+        theirs = fio(root, rw, block, count)
+        ratios[what].append(block * count / rig.run(begin, blocks) / theirs)
+
+    turns = (range(at, at + count) for at in itertools.count(0, count))
+    for _ in range(rounds):
+        blocks = next(turns)
+        (root / "fio.file").unlink(missing_ok=True)
+        beside("write", "write", rig.client.store, blocks)
+        beside("read", "randread", rig.client.load, blocks[::-1])
+    while int(rig.core.stats()["disk_segments_freed"]) < SPENT:
+        rig.run(rig.client.store, next(turns))
+    for _ in range(rounds):
+        beside("rewrite", "write", rig.client.store, next(turns))
     rig.stop()
     shutil.rmtree(root / "disk")
-    return median(writes), median(reads)
+    return {what: median(values) for what, values in ratios.items()}
 
 
 def percentiles(call: Callable[[], object], times: int, each: int = 1) -> tuple[float, float]:
@@ -183,10 +198,11 @@ def main() -> None:
         root = Path(temporary)
         if shutil.which("fio"):
             mib = options.mib
-            write, read = shape(root, 1 << 20, mib, options.rounds)
-            found |= {"disk_write_vs_fio": write, "disk_read_vs_fio": read}
-            write, read = shape(root, 64 << 10, 16 * mib, options.rounds)
-            found |= {"small_write_vs_fio": write, "small_vs_fio": read}
+            large = shape(root, 1 << 20, mib, options.rounds)
+            found |= {f"disk_{what}_vs_fio": ratio for what, ratio in large.items()}
+            small = shape(root, 64 << 10, 16 * mib, options.rounds)
+            found |= {f"small_{what}_vs_fio": ratio for what, ratio in small.items()}
+            found["small_vs_fio"] = found.pop("small_read_vs_fio")
         else:
             print("fio is not there: no ratios against the disk", file=sys.stderr)
         found |= calls(root)

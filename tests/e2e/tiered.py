@@ -115,8 +115,16 @@ class Tiered:
     def store(self, blocks: Iterable[int]) -> None:
         self.program.order(self.name, "store", blocks=list(blocks))
 
-    def ask(self, blocks: Iterable[int], tiers: list[list[str]] | None = None) -> list[Found]:
-        answer = self.program.order(self.name, "ask", blocks=list(blocks), tiers=tiers)
+    def ask(
+        self,
+        blocks: Iterable[int],
+        tiers: list[list[str]] | None = None,
+        *,
+        step_s: float = 0.001,
+    ) -> list[Found]:
+        answer = self.program.order(
+            self.name, "ask", blocks=list(blocks), tiers=tiers, step_s=step_s
+        )
         self.slowest_s = answer["slowest_s"]
         return [Found(**found) for found in answer["found"]]
 

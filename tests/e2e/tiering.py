@@ -107,9 +107,11 @@ class Engine:
             self.settle()
         return {}
 
-    def ask(self, blocks: list[int], tiers: list[list[str]] | None = None) -> dict[str, Any]:
+    def ask(
+        self, blocks: list[int], tiers: list[list[str]] | None = None, step_s: float = 0.001
+    ) -> dict[str, Any]:
         """Each block by a request of its own, nothing of it in host memory; what came of it, and
-        whether the bytes were right."""
+        whether the bytes were right. `step_s`: what a step of the engine takes."""
         self.manager.reset_cache()
         self.slowest, found = 0.0, []
         limits = {}
@@ -127,7 +129,7 @@ class Engine:
                     break
                 self.step()
                 steps += 1
-                time.sleep(0.001)
+                time.sleep(step_s)
             took_s = time.monotonic() - began
             right = self.loaded(block, context) if result is LookupResult.HIT else None
             self.manager.on_request_finished(context)

@@ -24,7 +24,7 @@ use super::inbox::Inbox;
 use super::io::IoBackend;
 use super::journal::Journal;
 use super::keeper::{Answer, Keeper, Order};
-use super::loads::Load;
+use super::loads::{Flight, Load};
 use super::log::Entry;
 use super::mover::{Failure, Moved, Mover};
 use super::namespace::{Namespace, Namespaces};
@@ -119,7 +119,8 @@ pub struct Disk {
     pub(super) doomed: HashMap<(u16, Key), Vec<u64>>,
     /// Blocks between `store` and their journal entry, and who waits for them.
     pub(super) pending: HashMap<(u16, Key), Vec<u64>>,
-    pub(super) flights: Vec<Option<super::loads::Flight>>,
+    /// Each with whether it may be for O_DIRECT that it is refused.
+    pub(super) flights: Vec<Option<(Flight, bool)>>,
     pub(super) in_flight: usize,
     /// Blocks that are being carried over from the segment that is emptied.
     pub(super) copies: u32,
@@ -234,8 +235,8 @@ impl Disk {
         self.inbox.drain(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Moved(Moved::Written { flight, buffer, result }) => {
-                    self.written(flight, buffer, result);
+                Event::Moved(Moved::Written { flight, buffer, results }) => {
+                    self.written(flight, buffer, results);
                 }
                 Event::Moved(Moved::Read { flight, buffer, result }) => {
                     self.read(flight, buffer, result);

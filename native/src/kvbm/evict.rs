@@ -8,7 +8,7 @@ use super::buffer::Buffer;
 use super::catalog::Place;
 use super::disk::{Change, Disk};
 use super::keeper::Order;
-use super::loads::{Block, Flight};
+use super::loads::{Block, Flight, Written};
 use super::log::Entry;
 use super::mover::{Failure, Source};
 use super::record::{self, NOTE_MAX};
@@ -147,7 +147,7 @@ impl Disk {
                 return;
             };
             self.copies += 1;
-            self.launch_read(Flight::Copy { block, to: None }, buffer);
+            self.launch_read(Flight::Copy { block }, buffer);
         }
         if self.is_closing || !self.health.is_good() {
             waiting.clear();
@@ -172,13 +172,12 @@ impl Disk {
             self.pool.give(buffer);
             return;
         };
-        let to = Place { segment, page, len: block.place.len };
-        let seq = self.draw_seq();
+        let place = Place { segment, page, len: block.place.len };
         let note: Box<[u8]> = record::note(&buffer).into();
         debug_assert!(note.len() <= NOTE_MAX);
-        let flight = self.enter(Flight::Copy { block, to: Some((to, seq)) });
-        let moved = Block { place: to, ..block };
-        self.launch_write(flight, &moved, seq, note, (Source::Buffer, buffer));
+        let (seq, from) = (self.draw_seq(), Some(block.place));
+        let written = Written { block: Block { place, ..block }, seq, from };
+        self.launch_write(vec![(written, note, Source::Buffer)], buffer);
     }
 
     pub(super) fn copy_ended(&mut self, segment: u16) {

@@ -30,15 +30,14 @@ pub(super) enum Flight {
         target: Target,
         began_us: u64,
     },
-    Store {
-        block: Block,
-        seq: u64,
+    /// Blocks one behind the other, in one transfer.
+    Write {
+        run: Vec<Written>,
         began_us: u64,
     },
-    /// A block that is carried over from a segment that is being emptied: read, then written.
+    /// A block that is read to be carried over from a segment that is being emptied.
     Copy {
         block: Block,
-        to: Option<(Place, u64)>,
     },
     Scrub {
         block: Block,
@@ -57,12 +56,22 @@ pub(super) struct Block {
     pub place: Place,
 }
 
+/// A block on its way down, under the number of its record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    pub block: Block,
+    pub seq: u64,
+    /// Where it is carried over from.
+    pub from: Option<Place>,
+}
+
 impl Flight {
-    fn block(&self) -> Block {
+    /// What is read.
+    fn block(&self) -> Option<Block> {
         match self {
-            Flight::Load { block, .. } | Flight::Store { block, .. } => *block,
-            Flight::Copy { block, .. } | Flight::Scrub { block } => *block,
-            Flight::Sample { block, .. } => *block,
+            Flight::Load { block, .. } | Flight::Sample { block, .. } => Some(*block),
+            Flight::Copy { block } | Flight::Scrub { block } => Some(*block),
+            Flight::Write { .. } => None,
         }
     }
 }
@@ -117,7 +126,7 @@ impl Disk {
     pub fn abandon(&mut self, is_given_up: impl Fn(u64) -> bool) {
         self.loads.retain(|load| !is_given_up(load.token));
         for flight in self.flights.iter_mut().flatten() {
-            if let Flight::Load { token, .. } = flight {
+            if let (Flight::Load { token, .. }, _) = flight {
                 *token = token.filter(|&token| !is_given_up(token));
             }
         }
@@ -161,7 +170,7 @@ impl Disk {
 
     /// Send a block's record on its way up.
     pub(super) fn launch_read(&mut self, flight: Flight, buffer: Buffer) {
-        let block = flight.block();
+        let Some(block) = flight.block() else { return self.pool.give(buffer) };
         let target = match &flight {
             Flight::Load { target, .. } => target.clone(),
             _ => Target::Buffer,
@@ -187,15 +196,16 @@ impl Disk {
 
     /// A record was read, or not.
     pub(super) fn read(&mut self, at: u32, buffer: Buffer, result: Result<(), Failure>) {
-        let Some(flight) = self.flights[at as usize].as_ref() else { return };
-        let block = flight.block();
-        if result == Err(Failure::Io(libc::EINVAL)) && self.folder.is_direct() {
+        let Some((flight, _)) = self.flights[at as usize].as_ref() else { return };
+        let Some(block) = flight.block() else { return };
+        if result == Err(Failure::Io(libc::EINVAL)) {
             let target = match flight {
                 Flight::Load { target, .. } => target.clone(),
                 _ => Target::Buffer,
             };
-            self.go_buffered();
-            return self.read_again(at, block, target, buffer, false);
+            if self.gives_up_direct(at) {
+                return self.read_again(at, block, target, buffer, false);
+            }
         }
         let Some(flight) = self.leave(at) else { return };
         if let Some(segment) = self.segments.get_mut(block.place.segment) {
@@ -234,7 +244,7 @@ impl Disk {
                 let bytes = u64::from(block.place.len);
                 self.landed(token, target, result, buffer, (began_us, bytes));
             }
-            Flight::Copy { block, .. } => self.copy_read(block, here.is_some(), buffer, result),
+            Flight::Copy { block } => self.copy_read(block, here.is_some(), buffer, result),
             Flight::Scrub { .. } => {
                 self.pool.give(buffer);
                 self.scrub_read(result.is_ok());
@@ -245,7 +255,7 @@ impl Disk {
                     self.took(began_us, u64::from(block.place.len));
                 }
             }
-            Flight::Store { .. } => self.pool.give(buffer),
+            Flight::Write { .. } => self.pool.give(buffer),
         }
     }
 
@@ -300,6 +310,7 @@ impl Disk {
 
     pub(super) fn enter(&mut self, flight: Flight) -> u32 {
         self.in_flight += 1;
+        let flight = (flight, self.folder.is_direct());
         // There are never more of them than `depth` and a few.
         match self.flights.iter().position(Option::is_none) {
             Some(at) => {
@@ -314,9 +325,20 @@ impl Disk {
     }
 
     pub(super) fn leave(&mut self, at: u32) -> Option<Flight> {
-        let flight = self.flights.get_mut(at as usize)?.take()?;
+        let (flight, _) = self.flights.get_mut(at as usize)?.take()?;
         self.in_flight -= 1;
         Some(flight)
+    }
+
+    /// Whether a transfer that was refused as invalid is to be tried again: once, without O_DIRECT.
+    pub(super) fn gives_up_direct(&mut self, at: u32) -> bool {
+        let Some(Some((_, direct))) = self.flights.get_mut(at as usize) else { return false };
+        let again = std::mem::take(direct);
+        // Others that were under way are refused too.
+        if again && self.folder.is_direct() {
+            self.go_buffered();
+        }
+        again
     }
 }
 

@@ -1,4 +1,7 @@
-//! Moves one block between a file and its place, through a buffer of our own: copy, checksum, transfer.
+//! Moves blocks between a file and their place, through a buffer of our own: copy, checksum, transfer.
+//!
+//! Records that lie one behind the other are written at once: a file system and a disk take as long for
+//! a small transfer as for a larger one.
 //!
 //! Everything that is written was checksummed in the buffer it is written from, and everything that is
 //! handed up was verified in the buffer it is copied from; so neither a client that changes its slot
@@ -71,9 +74,19 @@ impl Failure {
     }
 }
 
+/// A record to be written: its header but for the checksum of the payload, and where that comes from.
+pub struct Piece {
+    pub header: Header,
+    pub note: Box<[u8]>,
+    pub source: Source,
+}
+
+/// What became of each record of a write, in order.
+pub type Results = Vec<Result<(), Failure>>;
+
 /// What the threads report.
 pub enum Moved {
-    Written { flight: u32, buffer: Buffer, result: Result<(), Failure> },
+    Written { flight: u32, buffer: Buffer, results: Results },
     Read { flight: u32, buffer: Buffer, result: Result<(), Failure> },
     Journal { result: io::Result<()> },
 }
@@ -105,31 +118,32 @@ impl<T: From<Moved> + Send + 'static> Mover<T> {
         self.backend.name()
     }
 
-    /// Fetch the payload, checksum it, write header and payload; `header.payload_hash` is filled in.
-    pub fn write(&self, errand: Errand, mut header: Header, note: Box<[u8]>, source: Source) {
+    /// Fetch the payloads of records that lie one behind the other, checksum them, write it all at once.
+    /// `header.payload_hash` is filled in; where a payload cannot be had nothing reads as a record.
+    pub fn write(&self, errand: Errand, pieces: Vec<Piece>) {
         let (backend, inbox) = (Arc::clone(&self.backend), Arc::clone(&self.inbox));
         let job = move || {
             let mut errand = errand;
-            let len = header.len as usize;
-            match fetch(&source, &mut errand.buffer[PAGE..PAGE + len]) {
-                Ok(hash) => header.payload_hash = hash,
-                Err(failure) => {
-                    let Errand { flight, buffer, .. } = errand;
-                    inbox.push(Moved::Written { flight, buffer, result: Err(failure) }.into());
-                    return;
-                }
+            let page = pieces.first().map_or(0, |piece| piece.header.spot.page);
+            let (mut results, mut at) = (Results::with_capacity(pieces.len()), 0);
+            for piece in pieces {
+                let end = at + record::bytes(piece.header.len as usize);
+                results.push(fill(piece, &mut errand.buffer[at..end]));
+                at = end;
             }
-            let used = record::bytes(len);
-            errand.buffer[PAGE + len..used].fill(0);
-            header.encode(&note, &mut errand.buffer);
-            put(&*backend, inbox, errand, header.spot.page, used);
+            if results.iter().all(Result::is_err) {
+                let Errand { flight, buffer, .. } = errand;
+                inbox.push(Moved::Written { flight, buffer, results }.into());
+                return;
+            }
+            put(&*backend, inbox, errand, (page, at), results);
         };
         self.crew.run(false, Box::new(job));
     }
 
-    /// Write a record again that is complete in its buffer.
-    pub fn write_again(&self, errand: Errand, page: u32, len: usize) {
-        put(&*self.backend, Arc::clone(&self.inbox), errand, page, record::bytes(len));
+    /// Write so many bytes again that are complete in their buffer, but for records that failed before.
+    pub fn write_again(&self, errand: Errand, page: u32, len: usize, results: Results) {
+        put(&*self.backend, Arc::clone(&self.inbox), errand, (page, len), results);
     }
 
     /// Read a record, verify it, hand the payload on.
@@ -180,13 +194,14 @@ fn put<T: From<Moved> + Send + 'static>(
     backend: &dyn IoBackend,
     inbox: Arc<Inbox<T>>,
     errand: Errand,
-    page: u32,
-    len: usize,
+    (page, len): (u32, usize),
+    mut results: Results,
 ) {
     let Errand { flight, file, buffer } = errand;
     let done = move |buffer: Buffer, written: io::Result<usize>| {
         let result = written.map(|_| ()).map_err(|e| Failure::of(&e));
-        inbox.push(Moved::Written { flight, buffer, result }.into());
+        results.iter_mut().filter(|one| one.is_ok()).for_each(|one| *one = result);
+        inbox.push(Moved::Written { flight, buffer, results }.into());
     };
     backend.submit(Io {
         file,
@@ -197,6 +212,22 @@ fn put<T: From<Moved> + Send + 'static>(
         len,
         done: Box::new(done),
     });
+}
+
+/// Make a record in its part of the buffer.
+fn fill(piece: Piece, record: &mut [u8]) -> Result<(), Failure> {
+    let Piece { mut header, note, source } = piece;
+    let len = header.len as usize;
+    match fetch(&source, &mut record[PAGE..PAGE + len]) {
+        Ok(hash) => header.payload_hash = hash,
+        Err(failure) => {
+            record.fill(0);
+            return Err(failure);
+        }
+    }
+    record[PAGE + len..].fill(0);
+    header.encode(&note, record);
+    Ok(())
 }
 
 /// Copy the payload and checksum the copy: piece by piece, while a piece is still in the cache.

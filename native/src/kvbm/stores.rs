@@ -11,15 +11,17 @@ use super::commit::Commit;
 use super::disk::{Disk, Outcome};
 use super::folder::Folder;
 use super::keeper::Order;
-use super::loads::{learn, Block, Flight};
+use super::loads::{learn, Block, Flight, Written};
 use super::log::{Entry, Put};
-use super::mover::{Errand, Failure, Source};
+use super::mover::{Errand, Failure, Piece, Results, Source};
 use super::record::{self, Header, Key, Spot, NOTE_MAX, PAGE, PAYLOAD_MAX};
 use super::segments::Segment;
 use super::Refusal;
 
 /// Journal entries that may wait until no more blocks are written.
 const JOURNAL_BACKLOG_MAX: usize = 1 << 14;
+/// Bytes of small blocks that are written at once.
+const RUN: usize = 512 << 10;
 /// Stores are turned away when they would wait longer.
 const WAIT_MAX_US: f64 = 1_000_000.0;
 
@@ -39,6 +41,9 @@ pub enum Stored {
     /// An outcome with the token will say when it exists.
     Queued,
 }
+
+/// A block on its way down, what is kept with it and where its bytes come from.
+pub(super) type Record = (Written, Box<[u8]>, Source);
 
 impl Disk {
     /// Begin to store a block.
@@ -90,108 +95,144 @@ impl Disk {
             && self.journal.backlog() < JOURNAL_BACKLOG_MAX
             && self.health.is_good()
         {
-            let Some(store) = self.stores.front() else { return };
-            let len = store.len as usize;
-            let bytes = record::bytes(len);
+            let Some((records, bytes)) = self.next_run() else { return };
             // Half of the buffers are for loads.
             let held = self.pool.in_use();
             if held != 0 && held + bytes > self.options.buffer_bytes / 2 {
                 return;
             }
-            let Some((segment, page)) = self.room_for(record::pages(len)) else { return };
-            let Some(buffer) = self.pool.take(bytes) else {
-                return self.give_room_back(segment, page, record::pages(len));
-            };
-            let Some(Store { namespace, key, len, note, source }) = self.stores.pop_front() else {
-                return;
-            };
-            self.queued_store_bytes -= bytes as u64;
-            let place = Place { segment, page, len };
-            let block = Block { namespace, key, place };
-            let (seq, began_us) = (self.draw_seq(), self.now_us);
-            let flight = self.enter(Flight::Store { block, seq, began_us });
-            self.launch_write(flight, &block, seq, note, (source, buffer));
+            let Some(buffer) = self.pool.take(bytes) else { return };
+            let run = self.place_run(records);
+            if run.is_empty() {
+                return self.pool.give(buffer);
+            }
+            self.launch_write(run, buffer);
         }
     }
 
-    /// Send a block on its way down.
-    pub(super) fn launch_write(
-        &mut self,
-        flight: u32,
-        block: &Block,
-        seq: u64,
-        note: Box<[u8]>,
-        (source, buffer): (Source, Buffer),
-    ) {
-        let Block { namespace, key, place } = *block;
-        let print = self.namespaces.fingerprint(namespace).copied().unwrap_or_default();
-        let Some(segment) = self.segments.get(place.segment) else { return };
-        let spot = Spot { store: self.folder.store, segment: segment.id, page: place.page };
+    /// How many of the stores that wait are written next, and the buffer they need: all that fit in one
+    /// transfer, but no more than leaves work for each thread that copies.
+    fn next_run(&self) -> Option<(usize, usize)> {
+        let first = record::bytes(self.stores.front()?.len as usize);
+        let share = self.queued_store_bytes as usize / self.options.copy_threads.max(1);
+        let most = RUN.min(share);
+        let sizes = self.stores.iter().map(|store| record::bytes(store.len as usize));
+        let ends = sizes.scan(0, |end, bytes| {
+            *end += bytes;
+            Some(*end)
+        });
+        let records = ends.take_while(|&end| end <= most).count();
+        // Buffers of few sizes are used again and again.
+        Some(if records > 1 { (records, RUN) } else { (1, first) })
+    }
+
+    /// Give the next stores places one behind the other, in one segment: none while there is no room.
+    fn place_run(&mut self, records: usize) -> Vec<Record> {
+        let mut run = Vec::with_capacity(records);
+        while let Some(store) = self.stores.front().filter(|_| run.len() < records) {
+            let pages = record::pages(store.len as usize);
+            let first = run.is_empty();
+            let room = if first { self.room_for(pages) } else { self.segments.append(pages) };
+            let Some((segment, page)) = room else { break };
+            let Some(Store { namespace, key, len, note, source }) = self.stores.pop_front() else {
+                break;
+            };
+            self.queued_store_bytes -= record::bytes(len as usize) as u64;
+            let block = Block { namespace, key, place: Place { segment, page, len } };
+            run.push((Written { block, seq: self.draw_seq(), from: None }, note, source));
+        }
+        run
+    }
+
+    /// Send blocks of one segment on their way down.
+    pub(super) fn launch_write(&mut self, run: Vec<Record>, buffer: Buffer) {
+        let at = run.first().map(|(written, ..)| written.block.place.segment);
+        let Some(segment) = at.and_then(|at| self.segments.get(at)) else { return };
+        let (id, file) = (segment.id, Arc::clone(&segment.file));
+        let written = run.iter().map(|(written, ..)| *written).collect();
+        let pieces = run.into_iter().map(|record| self.piece(id, record)).collect();
+        let flight = self.enter(Flight::Write { run: written, began_us: self.now_us });
+        self.mover.write(Errand { flight, file, buffer }, pieces);
+    }
+
+    fn piece(&self, segment: u64, (written, note, source): Record) -> Piece {
+        let Block { namespace, key, place } = written.block;
         let header = Header {
-            spot,
-            seq,
+            spot: Spot { store: self.folder.store, segment, page: place.page },
+            seq: written.seq,
             written_ms: epoch_ms(),
             len: place.len,
             key,
-            namespace: print,
+            namespace: self.namespaces.fingerprint(namespace).copied().unwrap_or_default(),
             payload_hash: 0,
         };
-        let file = Arc::clone(&segment.file);
-        self.mover.write(Errand { flight, file, buffer }, header, note, source);
+        Piece { header, note, source }
     }
 
-    /// A record was written, or not.
-    pub(super) fn written(&mut self, at: u32, buffer: Buffer, result: Result<(), Failure>) {
-        let Some(flight) = self.flights[at as usize].as_ref() else { return };
-        let (block, seq) = match flight {
-            Flight::Store { block, seq, .. } => (*block, *seq),
-            Flight::Copy { block, to: Some((to, seq)) } => (Block { place: *to, ..*block }, *seq),
-            _ => return,
-        };
-        if result == Err(Failure::Io(libc::EINVAL)) && self.folder.is_direct() {
-            self.go_buffered();
-            if let Some(segment) = self.segments.get(block.place.segment) {
-                let file = Arc::clone(&segment.file);
-                let errand = Errand { flight: at, file, buffer };
-                let len = block.place.len as usize;
-                return self.mover.write_again(errand, block.place.page, len);
-            }
-            return;
+    /// Records were written, or not.
+    pub(super) fn written(&mut self, at: u32, buffer: Buffer, mut results: Results) {
+        let refused = Err(Failure::Io(libc::EINVAL));
+        if results.contains(&refused) && self.gives_up_direct(at) {
+            results.iter_mut().filter(|one| **one == refused).for_each(|one| *one = Ok(()));
+            return self.write_again(at, buffer, results);
         }
         self.pool.give(buffer);
-        let Some(flight) = self.leave(at) else { return };
+        let Some(Flight::Write { run, began_us }) = self.leave(at) else { return };
         let _ = self.folder.points.pass("record.written");
-        let failed = match result {
-            Ok(()) if self.journal.is_broken => Some(Failure::Io(libc::EIO)),
-            Ok(()) => None,
-            Err(failure) => Some(failure),
-        };
-        if let Some(failure) = failed {
-            self.not_written(&flight, &block, failure);
-            return;
+        if self.journal.is_broken {
+            let broken = Err(Failure::Io(libc::EIO));
+            results.iter_mut().filter(|one| one.is_ok()).for_each(|one| *one = broken);
         }
-        if let Flight::Store { began_us, .. } = flight {
+        let errno = results.iter().find_map(|one| match one {
+            Err(Failure::Io(errno)) => Some(*errno),
+            _ => None,
+        });
+        if let Some(errno) = errno {
+            self.trouble(&io::Error::from_raw_os_error(errno));
+        }
+        let mut bytes = 0;
+        for (written, result) in run.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    bytes += record::bytes(written.block.place.len as usize) as u64;
+                    self.enter_in_journal(&written);
+                }
+                Err(failure) => self.not_written(&written, failure),
+            }
+        }
+        self.unsynced_bytes += bytes;
+        if bytes > 0 {
             let spent = self.now_us - began_us.max(self.health.last_write_us).min(self.now_us);
             self.health.last_write_us = self.now_us;
-            let bytes = record::bytes(block.place.len as usize) as u64;
             learn(&mut self.write_us_per_mib, spent, bytes);
         }
-        self.unsynced_bytes += record::bytes(block.place.len as usize) as u64;
-        self.enter_in_journal(flight, block, seq);
     }
 
-    fn enter_in_journal(&mut self, flight: Flight, block: Block, seq: u64) {
+    /// The file has just been made to take what it refused.
+    fn write_again(&mut self, at: u32, buffer: Buffer, results: Results) {
+        let Some(Some((Flight::Write { run, .. }, _))) = self.flights.get(at as usize) else {
+            return;
+        };
+        let Some(first) = run.first().map(|written| written.block.place) else { return };
+        let Some(segment) = self.segments.get(first.segment) else { return };
+        let errand = Errand { flight: at, file: Arc::clone(&segment.file), buffer };
+        let len = run.iter().map(|written| record::bytes(written.block.place.len as usize)).sum();
+        self.mover.write_again(errand, first.page, len, results);
+    }
+
+    fn enter_in_journal(&mut self, written: &Written) {
+        let Written { block, seq, from } = *written;
         let Block { namespace, key, place } = block;
-        let commit = match flight {
-            Flight::Copy { block: from, .. } => {
+        let commit = match from {
+            Some(from) => {
                 let here = self.catalog.get(namespace, &key);
                 // A block that was dropped meanwhile must not come back.
-                if here.is_none_or(|at| self.catalog.known(at).place != from.place) {
+                if here.is_none_or(|at| self.catalog.known(at).place != from) {
                     return self.copy_ended(place.segment);
                 }
-                Commit::Copy { from: from.place, to: block }
+                Commit::Copy { from, to: block }
             }
-            _ => Commit::Put(block),
+            None => Commit::Put(block),
         };
         let Some(segment) = self.segments.get(place.segment).map(|s| s.id) else { return };
         let Place { page, len, .. } = place;
@@ -200,17 +241,13 @@ impl Disk {
         self.commits.push_back((number, commit));
     }
 
-    fn not_written(&mut self, flight: &Flight, block: &Block, failure: Failure) {
-        if let Failure::Io(errno) = failure {
-            self.trouble(&io::Error::from_raw_os_error(errno));
+    fn not_written(&mut self, written: &Written, failure: Failure) {
+        let Block { namespace, key, place } = written.block;
+        if written.from.is_some() {
+            return self.copy_ended(place.segment);
         }
-        match flight {
-            Flight::Copy { .. } => self.copy_ended(block.place.segment),
-            _ => {
-                self.release_writer(block.place.segment);
-                self.store_failed(block.namespace, &block.key, failure);
-            }
-        }
+        self.release_writer(place.segment);
+        self.store_failed(namespace, &key, failure);
     }
 
     pub(super) fn store_failed(&mut self, namespace: u16, key: &Key, failure: Failure) {
@@ -243,15 +280,6 @@ impl Disk {
         self.journal.append(&entry);
         self.keep_a_spare();
         self.segments.append(pages)
-    }
-
-    fn give_room_back(&mut self, segment: u16, page: u32, pages: u32) {
-        if let Some(segment) = self.segments.get_mut(segment) {
-            segment.writers -= 1;
-            if segment.end == page + pages {
-                segment.end = page;
-            }
-        }
     }
 
     /// One empty segment is made ahead, so that no store waits for one.

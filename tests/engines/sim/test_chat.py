@@ -198,6 +198,8 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"messages": None}, 400, "messages"),
     ({"messages": "hi"}, 400, "messages"),
     ({"messages": [{"role": "bot", "content": "x"}]}, 400, "unknown message role"),
+    ({"messages": [{"role": ["user"], "content": "x"}]}, 400, "unknown message role"),
+    ({"messages": [{"role": {}, "content": "x"}]}, 400, "unknown message role"),
     ({"messages": [{"role": "user", "content": 5}]}, 400, "content must be"),
     ({"model": "other"}, 404, "The model `other` does not exist. Valid aliases: m."),
     ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),

@@ -133,8 +133,9 @@ def test_one_sign_lost_or_doubled_is_one_mistake(sign: str, example: str) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"http {\0}", "NUL byte at offset 6"),
-        (b"\xff\xfe#", "bad byte at offset 0"),
+        (b"http {\0}", "NUL byte at line 1, column 7"),
+        (b"\xff\xfe#", "bad byte 0xff at line 1, column 1"),
+        ("# été\n# né ".encode() + b"\xe9\n", "bad byte 0xe9 at line 2, column 6"),
         (b"x" * (FILE_BYTES_MAX + 1), f"larger than {FILE_BYTES_MAX} bytes"),
     ],
 )

@@ -39,11 +39,11 @@ def test_missing_folders_are_made_at_start_and_by_a_reload(tmp_path: Path) -> No
         gateway.stop()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_mistake_of_the_file(tmp_path: Path) -> None:
     [port] = free_ports(1)
     (tmp_path / "logs").write_text("a file")
     conf = tmp_path / "kvgate.conf"
     conf.write_text(text(tmp_path, port, logs="place"))
     done = run_cli("-c", str(conf))
     assert done.returncode == 1
-    assert done.stderr.strip() == f"kvgate: {tmp_path}/logs: File exists"
+    assert f'{conf}:2:11: error: "{tmp_path}/logs" is no directory' in done.stderr

@@ -12,4 +12,5 @@ mod lookups;
 mod media;
 mod model;
 mod places;
+mod runs;
 mod torture;

@@ -1,6 +1,6 @@
-"""Whether a path that the daemon is to make can be there: what stands in its way is a mistake.
+"""Whether a path that a process is to make can be there: what stands in its way is a mistake.
 
-Rights are not looked at: whoever checks a configuration need not be the daemon's user.
+Rights are not looked at: whoever checks a configuration need not be the process's user.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import stat
 from typing import Literal
 
 from gateway.conf.errors import quoted
+from gateway.conf.node import Node
 from gateway.conf.setting import Setting
 from gateway.conf.sources import Token
 
@@ -39,6 +40,17 @@ def check_place(at: Token, path: str, kind: Kind, setting: Setting) -> None:
     found = obstacle(os.path.abspath(path), kind)
     if found:
         setting.report.error(at, found, "name another place, or move it away")
+
+
+def written_file(node: Node | None, setting: Setting, streams: tuple[str, ...] = ()) -> str:
+    """The absolute path of a file that a statement names and that will be written, or the name of
+    one of the streams; "" where there is no statement.
+    """
+    if node is None or node.get("path") in streams:
+        return node.get("path") if node else ""
+    path = os.path.join(setting.prefix, node.get("path"))
+    check_place(node.token("path"), path, "file", setting)
+    return path
 
 
 def _mode(path: str) -> int | None:
