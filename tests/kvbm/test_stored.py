@@ -165,7 +165,8 @@ def test_what_could_not_be_deleted_is_told(
         assert {path for path in held if "/probe" not in path} <= set(store.objects)
         store.fault = ""
         # What stays there is found again by the next listing, and can be dropped then.
-        until(lambda: engine.lookup([0, 5, 7]) == [REMOTE] * 3, "it again", 20.0)
+        blocks = [*range(6), 7]
+        until(lambda: engine.lookup(blocks) == [REMOTE] * 7, "it again", 20.0)
         until(lambda: served.status()["state"] == "ok", "health again", 10.0)
         done = drop(served, "--all")
         assert (done["remote"], done["why"], store.blocks()) == (7, "", [])
