@@ -23,7 +23,7 @@ $(VENV)/.packages: requirements-test.lock
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.packages $(NATIVE)
-	@echo "building kvgate, Rust in release mode: a minute or two the first time"
+	@echo "building kvgate, Rust in release mode: some minutes the first time"
 	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 

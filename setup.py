@@ -21,7 +21,7 @@ if BUILD in ("full", "rust"):
     if shutil.which("cargo") is None:
         sys.exit(
             "building kvgate needs Rust, and `cargo` was not found\n"
-            "hint: install Rust 1.85 or newer, or take a wheel"
+            "hint: install Rust 1.89 or newer, or take a wheel"
         )
     from setuptools_rust import Binding, RustExtension
 

@@ -24,7 +24,7 @@ def missing() -> list[str]:
         found.append(f"Python's headers are missing: {header}\nhint: install python3-dev")
     for tools, hint in (
         (("cc", "gcc", "clang"), "install a C compiler, e.g. gcc"),
-        (("cargo",), "install Rust 1.85 or newer"),
+        (("cargo",), "install Rust 1.89 or newer"),
     ):
         if not any(shutil.which(tool) for tool in tools):
             found.append(f"`{tools[0]}` was not found\nhint: {hint}")

@@ -1,8 +1,8 @@
 """Runs the errands between the core and the store, on a thread and an event loop of its own.
 
-Invariants: at most `concurrency` fetches and half as many sends are under way, and as many fetches
-again have been begun or are being verified; each errand is reported on exactly once; while the
-breaker is open nothing is asked of the store, and its blocks are misses.
+Fetches go past it: the native fetcher takes them by itself, and the breaker hears how they ended.
+Invariants: at most `concurrency` fetches and half as many sends are under way; while the breaker is
+open nothing is asked of the store, and its blocks are misses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import uvloop
+
 from gateway.log_lines import NOTICE
 from kvbm.conf.model import Remote
 from kvbm.logs import Seldom, log
@@ -25,7 +27,7 @@ from kvbm.remote.clearance import Clearance
 from kvbm.remote.counts import Counts
 from kvbm.remote.inspection import Inspection
 from kvbm.remote.room import Room
-from kvbm.remote.store import Bytes, Store
+from kvbm.remote.store import Store, settings
 from kvbm.remote.survey import Survey
 from kvbm.remote.writer import Writer
 from native import _core
@@ -46,6 +48,8 @@ class Courier:
         self._core = core
         self._door = core.remote()
         self._store = Store(remote)
+        given = (list(settings(remote).items()), remote.timeout_s, remote.concurrency)
+        self._fetcher = self._door.fetcher(remote.url, *given)
         self._breaker = Breaker(remote.failures, remote.pause_s, remote.slow_s)
         self._paused = False
         self._seldom = Seldom()
@@ -76,6 +80,7 @@ class Courier:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(main.cancel)
         self._thread.join()
+        self._fetcher.stop()
         self._threads.shutdown(wait=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -111,7 +116,8 @@ class Courier:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                asyncio.run(self._work())
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._work())
             except asyncio.CancelledError:
                 return
             except Exception:
@@ -127,8 +133,9 @@ class Courier:
         if self._stopping.is_set():
             return
         await self._probe()
+        self._fetcher.start()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._fetches(group))
+            group.create_task(self._hear())
             group.create_task(self._sends(group))
             group.create_task(self._watch())
 
@@ -168,29 +175,29 @@ class Courier:
 
     # ---- errands
 
-    async def _take(self, fetches: int, ahead: int, sends: int) -> list[Errand] | None:
+    async def _hear(self) -> None:
+        """How fetches ended."""
+        loop, reports = asyncio.get_running_loop(), self._fetcher.reports
+        while True:
+            ended = await loop.run_in_executor(self._threads, reports, PATIENCE_S)
+            if ended is None:
+                return
+            for took_s, trouble, damage in ended:
+                if trouble is None:
+                    self._answered(took_s)
+                else:
+                    self._failed(trouble)
+                if damage is not None:
+                    self._seldom.warn("damaged", f"remote: {damage}")
+            self._follow()
+
+    async def _take(self, sends: int) -> list[Errand] | None:
         # Without a wait there is no hand-over between threads while places are free.
-        errands = self._door.errands(fetches, ahead, sends, 0.0)
+        errands = self._door.errands(0, 0, sends, 0.0)
         if errands is None or errands:
             return errands
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, self._door.errands, fetches, ahead, sends, PATIENCE_S
-        )
-
-    async def _fetches(self, group: asyncio.TaskGroup) -> None:
-        most, ahead_most = self._options.concurrency, max(1, self._options.concurrency // 4)
-        room, ahead = Room(2 * most), Room(ahead_most)
-        requests = asyncio.Semaphore(most)
-        while True:
-            await room.wait()
-            free = room.free
-            errands = await self._take(free, min(ahead.free, free), 0)
-            if errands is None:
-                return
-            for errand in errands:
-                mine = ahead if errand.kind == "ahead" else room
-                group.create_task(mine.hold(self._fetch(errand, requests)))
+        loop, wait = asyncio.get_running_loop(), self._door.errands
+        return await loop.run_in_executor(self._threads, wait, 0, 0, sends, PATIENCE_S)
 
     async def _sends(self, group: asyncio.TaskGroup) -> None:
         room = Room(max(1, self._options.concurrency // 2))
@@ -202,45 +209,12 @@ class Courier:
             if self._again:
                 tried = [self._again.popleft()]
             else:
-                errands = await self._take(0, 0, room.free)
+                errands = await self._take(room.free)
                 if errands is None:
                     return
                 tried = [(errand, 0) for errand in errands]
             for errand, tries in tried:
                 group.create_task(room.hold(self._write(errand, tries)))
-
-    async def _fetch(self, errand: Errand, requests: asyncio.Semaphore) -> None:
-        try:
-            async with requests:
-                if self._follow():
-                    self._door.missed(errand, False)
-                    return
-                began = time.monotonic()
-                data = await self._get(errand)
-                self._answered(time.monotonic() - began)
-        except StoreError as error:
-            self._door.missed(errand, False)
-            self._failed(str(error))
-            return
-        if data is None:
-            self._door.missed(errand, True)
-            return
-        await asyncio.sleep(0)  # the next request goes out before this one's blocks are verified
-        if errand.bundle is None:
-            bad = self._door.fetched(errand, data)
-        else:
-            # Many blocks to verify: requests go on meanwhile.
-            loop, fetched = asyncio.get_running_loop(), self._door.fetched
-            bad = await loop.run_in_executor(self._threads, fetched, errand, data)
-        if bad:
-            said = f"{bad} of {len(errand.keys)} blocks damaged and deleted"
-            self._seldom.warn("damaged", f"remote: {said}: {_place(errand)}")
-
-    async def _get(self, errand: Errand) -> Bytes | None:
-        part = errand.range
-        if errand.bundle is None or part is None:
-            return await self._store.get(_place(errand))
-        return await self._store.get_part(_place(errand), *part)
 
     async def _write(self, errand: Errand, tries: int) -> None:
         work = {"send": self._writer.send, "delete": self._writer.delete, "mark": self._writer.mark}
@@ -283,10 +257,3 @@ class Courier:
             return
         self._answered()
         self._listed[fingerprint] = now
-
-
-def _place(errand: Errand) -> str:
-    """The object that a fetch is about."""
-    if errand.bundle is not None:
-        return layout.bundle(errand.fingerprint, errand.bundle)
-    return layout.block(errand.fingerprint, errand.keys[0])

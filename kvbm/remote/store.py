@@ -34,7 +34,7 @@ class Store:
         self._store: Any = _open(remote)
 
     async def get(self, path: str) -> Bytes | None:
-        """The object, None where there is none."""
+        """The object, None where there is none. One that is too large is given as an empty one."""
 
         async def work() -> Bytes:
             found = await obstore.get_async(self._store, path)
@@ -116,7 +116,7 @@ class Store:
         """
         path = f"{layout.PROBE}-{os.urandom(8).hex()}"
         await self.create(path, b"kvbm")
-        if bytes(await self.get(path) or b"") != b"kvbm":
+        if bytes(await self.get_part(path, 0, 4) or b"") != b"kvbm":
             raise StoreError("what was written is not what is read")
         await self.delete(path)
 
@@ -132,24 +132,28 @@ class Store:
             raise StoreError(_tidy(error)) from None
 
 
+def settings(remote: Remote) -> dict[str, str]:
+    """What the configuration says of the store, under object_store's names."""
+    given = {
+        "endpoint": remote.endpoint, "region": remote.region,
+        "access_key_id": remote.access_key, "secret_access_key": remote.secret_key,
+    }  # fmt: skip
+    found = {name: value for name, value in given.items() if value}
+    if remote.endpoint:
+        found.setdefault("region", os.environ.get("AWS_REGION", "us-east-1"))
+    return found
+
+
 def _open(remote: Remote) -> Any:
     timeout = f"{max(1, round(remote.timeout_s * 1000))}ms"
     client: Any = {"timeout": timeout, "connect_timeout": timeout}
     if remote.endpoint.startswith("http://"):
         client["allow_http"] = True
-    given = {
-        "endpoint": remote.endpoint, "region": remote.region,
-        "access_key_id": remote.access_key, "secret_access_key": remote.secret_key,
-    }  # fmt: skip
-    config: Any = {name: value for name, value in given.items() if value}
+    config: Any = settings(remote)
     retries: Any = {"max_retries": 1}
     try:
         if remote.url.startswith("file://"):
             return obstore.store.from_url(remote.url, mkdir=True)
-        if remote.url.startswith("memory://"):
-            return obstore.store.MemoryStore()
-        if remote.endpoint and "region" not in config:
-            config.setdefault("region", os.environ.get("AWS_REGION", "us-east-1"))
         return obstore.store.from_url(
             remote.url, config=config, client_options=client, retry_config=retries
         )

@@ -55,6 +55,8 @@ mod py_kvbm_client;
 #[cfg(feature = "python")]
 mod py_kvbm_done;
 #[cfg(feature = "python")]
+mod py_kvbm_fetcher;
+#[cfg(feature = "python")]
 mod py_kvbm_remote;
 #[cfg(feature = "python")]
 mod py_ledger;
@@ -101,6 +103,8 @@ mod _core {
     use crate::py_kvbm_client::KvbmClient;
     #[pymodule_export]
     use crate::py_kvbm_done::{KvbmDone, KvbmDropped};
+    #[pymodule_export]
+    use crate::py_kvbm_fetcher::KvbmFetcher;
     #[pymodule_export]
     use crate::py_kvbm_remote::{KvbmErrand, KvbmRemote};
     #[pymodule_export]

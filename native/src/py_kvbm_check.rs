@@ -4,16 +4,18 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::kvbm::bundle::{start, Head};
-use crate::kvbm::record::{Damage, Fingerprint, Key};
-use crate::kvbm::remote::Fetched;
-use crate::kvbm::view::View;
+use crate::kvbm::record::{self, Damage, Fingerprint, Header, Key};
 use crate::py_kvbm::{key, print};
 use crate::py_kvbm_remote::view;
 
-fn is_good(record: Option<View>, namespace: &Fingerprint, key: &Key) -> bool {
-    match record.map(|record| Fetched::of(&record)) {
-        Some(Ok(found)) => found.header.key == *key && found.header.namespace == *namespace,
-        other => matches!(other, Some(Err(Damage::Version))),
+fn is_good(record: Option<&[u8]>, namespace: &Fingerprint, key: &Key) -> bool {
+    let Some(record) = record else { return false };
+    match Header::decode(record) {
+        Ok(header) => {
+            let is_named = header.key == *key && header.namespace == *namespace;
+            is_named && record::verify_payload(record, &header).is_ok()
+        }
+        Err(damage) => damage == Damage::Version,
     }
 }
 
@@ -29,14 +31,16 @@ pub(crate) fn kvbm_check<'py>(
 ) -> PyResult<Option<(usize, Vec<Bound<'py, PyBytes>>)>> {
     let (namespace, name, data) = (print(fingerprint)?, key(name)?, view(data)?);
     let found = py.detach(|| {
+        let data = data.first(usize::MAX);
         if !is_bundle {
-            let bad = (!is_good(Some(data), &namespace, &name)).then_some(name);
+            let bad = (!is_good(Some(&data), &namespace, &name)).then_some(name);
             return Some((1, bad.into_iter().collect()));
         }
         match Head::decode(&data, data.len() as u64, &name) {
             Ok(head) if head.namespace == namespace => {
                 let record = |slot| {
-                    data.part(start(head.record_bytes, slot) as usize, head.record_bytes as usize)
+                    let from = start(head.record_bytes, slot) as usize;
+                    data.get(from..from + head.record_bytes as usize)
                 };
                 let each = head.keys.iter().enumerate();
                 let bad = each.filter(|(slot, key)| !is_good(record(*slot), &namespace, key));

@@ -1,4 +1,5 @@
-//! The remote tier's door: whoever talks to the store takes errands here and reports what came of them.
+//! The remote tier's door: whoever talks to the store takes errands here and reports what came of them. A
+//! fetcher takes the fetches by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +14,11 @@ use crate::kvbm::bundle::{start, Head, Name, BLOCKS_MAX};
 use crate::kvbm::commands::Command;
 use crate::kvbm::core::Core;
 use crate::kvbm::record::{Damage, Fingerprint, Key, PAGE};
-use crate::kvbm::remote::{Errand, Fetched, Kind, Miss, Room};
+use crate::kvbm::intake::Intake;
+use crate::kvbm::remote::{Errand, Kind, Miss, Room};
 use crate::kvbm::view::{Held, View};
 use crate::py_kvbm::{ask, keys, print, PATIENCE};
+use crate::py_kvbm_fetcher::KvbmFetcher;
 use crate::py_shared::value_error;
 
 /// What a Python object's buffer gives. The memoryview keeps it where it is; it is dropped by whichever
@@ -89,26 +92,6 @@ impl KvbmErrand {
     }
 }
 
-impl KvbmErrand {
-    /// Each block's record out of what a request brought.
-    fn records(&self, data: &View) -> Vec<(u64, Result<Fetched, Miss>)> {
-        let from = self.errand.range().map(|(from, _)| from);
-        let record = |slot: u8| match (from, self.errand.bundle) {
-            (Some(from), Some(bundle)) => {
-                let at = start(bundle.record_bytes, slot.into()) - from;
-                data.part(at as usize, bundle.record_bytes as usize)
-            }
-            _ => Some(data.clone()),
-        };
-        let pieces = self.errand.pieces.iter();
-        let each = pieces.map(|piece| {
-            let record = record(piece.slot).ok_or(Damage::Short);
-            (piece.ticket, record.and_then(|record| Fetched::of(&record)).map_err(Miss::Damaged))
-        });
-        each.collect()
-    }
-}
-
 /// (bundle's name, None for a block alone; keys; the object's bytes)
 type Parcel<'py> = (Option<Bound<'py, PyBytes>>, Vec<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
@@ -156,9 +139,9 @@ impl KvbmRemote {
     ) -> PyResult<usize> {
         let data = view(data)?;
         Ok(py.detach(|| {
-            let blocks = errand.records(&data);
+            let blocks = Intake::of(errand.errand.clone()).rest(&data);
             let bad = blocks.iter().filter(|(_, result)| result.is_err()).count();
-            self.core.tell(Command::RemoteEnded(blocks));
+            self.core.tell(Command::RemoteEnded(blocks, true));
             bad
         }))
     }
@@ -167,7 +150,7 @@ impl KvbmRemote {
     fn missed(&self, errand: &KvbmErrand, absent: bool) {
         let miss = || Err(if absent { Miss::Absent } else { Miss::Failed });
         let blocks = errand.errand.pieces.iter().map(|piece| (piece.ticket, miss()));
-        self.core.tell(Command::RemoteEnded(blocks.collect()));
+        self.core.tell(Command::RemoteEnded(blocks.collect(), true));
     }
 
     /// Blocks are in the store, each alone; how many of them were news. A namespace that no engine has named
@@ -264,7 +247,7 @@ impl KvbmRemote {
         size: u64,
     ) -> PyResult<i64> {
         let (namespace, name, page) = (print(fingerprint)?, name(bundle)?, view(page)?);
-        match Head::decode(&page, size, &name) {
+        match Head::decode(&page.first(PAGE), size, &name) {
             Ok(head) if head.namespace == namespace => {
                 let asked = |reply| Command::RemoteBundle { name, head, reply };
                 ask(&self.core, py, asked).map(|news| news as i64)
@@ -295,8 +278,21 @@ impl KvbmRemote {
         Ok(())
     }
 
+    /// Whoever fetches from the store at `url` by itself, `concurrency` requests at once; `settings` are
+    /// object_store's. ValueError where it cannot be one.
+    fn fetcher(
+        &self,
+        url: &str,
+        settings: Vec<(String, String)>,
+        timeout_s: f64,
+        concurrency: usize,
+    ) -> PyResult<KvbmFetcher> {
+        KvbmFetcher::open(Arc::clone(&self.core), url, &settings, timeout_s, concurrency)
+    }
+
     /// The store is left alone for a while (its blocks are misses), or asked again.
     fn pause(&self, is_paused: bool) {
+        self.core.desk().pause(is_paused);
         self.core.tell(Command::RemotePause(is_paused));
     }
 }

@@ -71,8 +71,8 @@ def bundles(store: S3) -> list[str]:
     return [path for path in list(store.objects) if "/bundles/" in path]
 
 
-# What becomes of four blocks of a bundle: 1 absent, 16 failed, 17 damaged, 20 late.
-FAULTS = {"hang": {1, 16, 20}, "reset": {1, 16}, "half": {1, 16}, "wrong": {0, 17},
+# What becomes of four blocks of a bundle: 0 right, 1 absent, 16 failed, 17 damaged, 20 late.
+FAULTS = {"hang": {1, 16, 20}, "reset": {1, 16}, "half": {0, 1, 16}, "wrong": {0, 17},
           "short": {17}, "gone": {1}}  # fmt: skip
 
 

@@ -61,8 +61,8 @@ pub enum Command {
         most: usize,
         reply: SyncSender<(bool, u64, Vec<Note>)>,
     },
-    /// What came of one request to the remote store, by ticket.
-    RemoteEnded(Vec<(u64, Result<Fetched, Miss>)>),
+    /// What came of one request to the remote store, by ticket; whether that is all.
+    RemoteEnded(Vec<(u64, Result<Fetched, Miss>)>, bool),
     /// A bundle is in the remote store; answered with how many of its blocks were news.
     RemoteBundle {
         name: Name,
@@ -229,7 +229,7 @@ impl Hub {
                 let (complete, notes) = self.log.since(from, most);
                 let _ = reply.try_send((complete, first, notes));
             }
-            Command::RemoteEnded(blocks) => self.remote_ended(blocks),
+            Command::RemoteEnded(blocks, is_all) => self.remote_ended(blocks, is_all),
             Command::RemoteBundle { name, head, reply } => {
                 let _ = reply.try_send(self.remote_bundle(name, &head));
             }

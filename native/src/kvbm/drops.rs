@@ -10,7 +10,7 @@ use super::record::{Fingerprint, Key};
 use super::remote::Errand;
 
 /// What a drop came to, in blocks by tier.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct Dropped {
     pub host: u64,
     pub disk: u64,

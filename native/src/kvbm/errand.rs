@@ -2,6 +2,8 @@
 //! bundle.
 
 use super::bundle::{start, Name};
+use super::mover::Target;
+use super::namespace::hex;
 use super::record::{Fingerprint, Key};
 
 /// Bytes nobody asked for that are read so that two blocks of a bundle come in one request.
@@ -20,13 +22,31 @@ pub enum Kind {
     Mark,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A client's slot that a block's payload may be written to while it comes, and is good when the block was
+/// verified and somebody said so.
+#[derive(Clone)]
+pub struct Landing {
+    /// Whose it is.
+    pub token: u64,
+    pub target: Target,
+    /// The slot's bytes: a block of another length is not for it.
+    pub len: u32,
+}
+
+#[derive(Clone)]
 pub struct Piece {
     /// Of a fetch: what to report it under.
     pub ticket: u64,
     pub key: Key,
     /// Which record of the bundle.
     pub slot: u8,
+    pub landing: Option<Landing>,
+}
+
+impl Piece {
+    pub fn of(key: Key) -> Self {
+        Self { ticket: 0, key, slot: 0, landing: None }
+    }
 }
 
 /// The bundle that an errand is about.
@@ -36,7 +56,7 @@ pub struct Within {
     pub record_bytes: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Errand {
     pub kind: Kind,
     pub namespace: Fingerprint,
@@ -46,8 +66,18 @@ pub struct Errand {
 
 impl Errand {
     pub fn of(kind: Kind, namespace: Fingerprint, keys: impl IntoIterator<Item = Key>) -> Self {
-        let pieces = keys.into_iter().map(|key| Piece { ticket: 0, key, slot: 0 }).collect();
+        let pieces = keys.into_iter().map(Piece::of).collect();
         Self { kind, namespace, pieces, bundle: None }
+    }
+
+    /// The object that a fetch is about, as `kvbm.remote.layout` names it.
+    pub fn path(&self) -> Option<String> {
+        let print = hex(&self.namespace);
+        if let Some(bundle) = &self.bundle {
+            return Some(format!("v1/{print}/bundles/{}", hex(&bundle.name)));
+        }
+        let key = hex(&self.pieces.first()?.key);
+        Some(format!("v1/{print}/{}/{key}", &key[..2]))
     }
 
     /// The bytes of a bundle that hold all pieces: from, to.
@@ -56,6 +86,13 @@ impl Errand {
         let slots = self.pieces.iter().map(|piece| usize::from(piece.slot));
         let (first, last) = (slots.clone().min()?, slots.max()?);
         Some((start(record_bytes, first), start(record_bytes, last + 1)))
+    }
+
+    /// Where a piece lies in those bytes: from, to. None: all there is, is one block.
+    pub fn place(&self, piece: &Piece) -> Option<(usize, usize)> {
+        let (record_bytes, (first, _)) = (self.bundle?.record_bytes, self.range()?);
+        let from = (start(record_bytes, piece.slot.into()) - first) as usize;
+        Some((from, from + record_bytes as usize))
     }
 
     /// Take the other one's blocks along, if one request can bring both.
@@ -82,7 +119,7 @@ mod tests {
     use crate::kvbm::record::PAGE;
 
     fn errand(kind: Kind, name: u8, slot: u8) -> Errand {
-        let pieces = vec![Piece { ticket: 1, key: [slot; 32], slot }];
+        let pieces = vec![Piece { ticket: 1, slot, ..Piece::of([slot; 32]) }];
         let record_bytes = 17 * PAGE as u32;
         let bundle = Some(Within { name: [name; 32], record_bytes });
         Errand { kind, namespace: [9; 32], pieces, bundle }

@@ -8,6 +8,8 @@ pub mod admission;
 mod ahead;
 pub mod arena;
 pub mod board;
+#[cfg(feature = "store")]
+mod bucket;
 pub mod buffer;
 pub mod bundle;
 pub mod catalog;
@@ -27,6 +29,8 @@ mod durations;
 mod epoll;
 mod errand;
 mod evict;
+#[cfg(feature = "store")]
+pub mod fetcher;
 mod figures;
 pub mod folder;
 pub mod gate;
@@ -37,6 +41,7 @@ mod host_jobs;
 pub mod hub;
 mod hub_options;
 pub mod inbox;
+pub mod intake;
 mod inventory;
 pub mod io;
 mod jobs;

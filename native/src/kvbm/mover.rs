@@ -56,6 +56,19 @@ pub enum Target {
     Buffer,
 }
 
+impl Target {
+    /// So many bytes further on.
+    pub fn behind(&self, bytes: usize) -> Self {
+        match self {
+            Target::Slot(slot) => {
+                Target::Slot(Slot { offset: slot.offset + bytes as u64, ..slot.clone() })
+            }
+            Target::Memory(memory, at) => Target::Memory(Arc::clone(memory), at + bytes),
+            Target::Buffer => Target::Buffer,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The disk said no.
@@ -243,7 +256,7 @@ fn fetch(source: &Source, into: &mut [u8]) -> Result<u64, Failure> {
     let copy = |at: usize, piece: &mut [u8]| {
         match source {
             Source::Slot(_) | Source::Buffer => {}
-            Source::Bytes(bytes) => piece.copy_from_slice(&bytes[at..at + piece.len()]),
+            Source::Bytes(bytes) => bytes.copy_to(at, piece),
             Source::Memory(memory, from) => {
                 let from = memory.bytes(from + at, piece.len());
                 unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
@@ -266,16 +279,30 @@ fn pieces(
     Ok(hasher.digest())
 }
 
-/// Put a verified payload where it is wanted.
-pub fn deliver_payload(payload: &[u8], target: &Target) -> Result<(), Failure> {
+/// Put a verified payload where it is wanted, in the pieces it is in.
+pub fn deliver_payload<'a>(
+    payload: impl IntoIterator<Item = &'a [u8]>,
+    target: &Target,
+) -> Result<(), Failure> {
     match target {
         Target::Buffer => Ok(()),
         Target::Memory(memory, at) => {
-            let into = memory.bytes(*at, payload.len());
-            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), into, payload.len()) };
+            let mut at = *at;
+            for piece in payload {
+                let into = memory.bytes(at, piece.len());
+                unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), into, piece.len()) };
+                at += piece.len();
+            }
             Ok(())
         }
-        Target::Slot(slot) => inside(&slot.gate, || slot.region.write(slot.offset, payload)),
+        Target::Slot(slot) => inside(&slot.gate, || {
+            let mut at = slot.offset;
+            for piece in payload {
+                slot.region.write(at, piece)?;
+                at += piece.len() as u64;
+            }
+            Ok(())
+        }),
     }
 }
 
@@ -290,7 +317,7 @@ fn deliver(
         return Err(Failure::Damaged(Damage::Short));
     }
     verify(&buffer[..count], expected).map_err(Failure::Damaged)?;
-    deliver_payload(&buffer[PAGE..PAGE + expected.len as usize], target)
+    deliver_payload([&buffer[PAGE..PAGE + expected.len as usize]], target)
 }
 
 fn inside(gate: &Gate, copy: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::bundle::{Head, Name};
 use super::crew::Crew;
 pub use super::desk::{Desk, Room};
-pub use super::errand::{Errand, Kind, Piece, Within};
+pub use super::errand::{Errand, Kind, Landing, Piece, Within};
 pub use super::gather::Bundling;
 use super::gather::Gather;
 use super::mover::Target;
 use super::places::{Place, Places};
-use super::record::{self, Damage, Fingerprint, Header, Key, PAGE};
+use super::record::{Damage, Fingerprint, Header, Key};
 use super::view::View;
 
 /// A fetch that nobody has reported on by then has failed.
@@ -40,15 +40,8 @@ pub struct Fetched {
     pub header: Header,
     pub note: Box<[u8]>,
     pub payload: View,
-}
-
-impl Fetched {
-    pub fn of(bytes: &View) -> Result<Self, Damage> {
-        let header = Header::decode(bytes)?;
-        record::verify_payload(bytes, &header)?;
-        let payload = bytes.part(PAGE, header.len as usize).ok_or(Damage::Short)?;
-        Ok(Self { header, note: record::note(bytes).into(), payload })
-    }
+    /// Whose slot has the payload already.
+    pub landed: Option<u64>,
 }
 
 /// Why a fetch brought nothing.
@@ -187,7 +180,7 @@ impl Remote {
         if self.places.drop_from(place) {
             return self.erase_bundle(print, bundle, (key, place));
         }
-        let pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
+        let pieces = vec![Piece { slot: place.slot, ..Piece::of(key) }];
         let bundle = Some(bundle);
         self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
     }
@@ -199,11 +192,11 @@ impl Remote {
 
     /// Its last block was dropped: nothing need be said of those that went with it.
     fn erase_bundle(&mut self, print: Fingerprint, bundle: Within, (key, place): (Key, Place)) {
-        let mut pieces = vec![Piece { ticket: 0, key, slot: place.slot }];
+        let mut pieces = vec![Piece { slot: place.slot, ..Piece::of(key) }];
         let bundle = Some(bundle);
         self.staged.retain(|other| {
             let same = other.kind == Kind::Mark && other.bundle == bundle;
-            pieces.extend(other.pieces.iter().filter(|_| same));
+            pieces.extend(other.pieces.iter().filter(|_| same).cloned());
             !same
         });
         self.staged.push(Errand { kind: Kind::Delete, namespace: print, pieces, bundle });
@@ -289,7 +282,11 @@ impl Remote {
             return false;
         }
         let bundle = self.within(place);
-        let pieces = vec![Piece { ticket, key, slot: place.slot }];
+        // An arena's seat may be another's before a fetch has ended; a slot has a gate.
+        let slot = waiter.as_ref().filter(|waiter| matches!(waiter.target, Target::Slot(_)));
+        let landing =
+            slot.map(|slot| Landing { token: slot.token, target: slot.target.clone(), len });
+        let pieces = vec![Piece { ticket, key, slot: place.slot, landing }];
         self.staged.push(Errand { kind, namespace: print, pieces, bundle });
         self.tickets = ticket;
         let waiters = waiter.into_iter().collect();

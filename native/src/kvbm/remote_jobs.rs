@@ -51,8 +51,12 @@ impl Hub {
         }
     }
 
-    /// Whoever talks to the store says what came of one request.
-    pub(super) fn remote_ended(&mut self, blocks: Vec<(u64, Result<Fetched, Miss>)>) {
+    /// Whoever talks to the store says what came of one request, and whether that is all.
+    pub(super) fn remote_ended(
+        &mut self,
+        blocks: Vec<(u64, Result<Fetched, Miss>)>,
+        is_all: bool,
+    ) {
         let (mut began_us, mut bytes) = (u64::MAX, 0);
         let mut carried = Vec::new();
         for (ticket, result) in blocks {
@@ -62,11 +66,11 @@ impl Hub {
         }
         let (now_us, commands) = (self.now_us, self.commands.clone());
         let Some(remote) = &mut self.remote else { return };
-        remote.stats.fetches += 1;
+        remote.stats.fetches += u64::from(is_all);
         if !carried.is_empty() {
             let job = move || {
                 for (payload, Waiter { token, target }) in carried {
-                    let result = deliver_payload(&payload, &target);
+                    let result = deliver_payload(payload.pieces(), &target);
                     commands.push(Command::Carried { token, result });
                 }
             };
@@ -93,8 +97,13 @@ impl Hub {
             Ok(fetched) => {
                 remote.stats.fetched += 1;
                 remote.stats.fetched_bytes += u64::from(want.len);
-                let waiters = want.waiters.into_iter();
-                carried.extend(waiters.map(|waiter| (fetched.payload.clone(), waiter)));
+                for waiter in want.waiters {
+                    if fetched.landed == Some(waiter.token) {
+                        self.outcome(Outcome { token: waiter.token, result: Ok(None) });
+                    } else {
+                        carried.push((fetched.payload.clone(), waiter));
+                    }
+                }
                 self.keep_on_disk(&print, fetched);
                 Some(told)
             }
@@ -147,7 +156,7 @@ impl Hub {
     fn keep_on_disk(&mut self, print: &Fingerprint, fetched: Fetched) {
         let Some(disk) = &mut self.disk else { return };
         let Some(namespace) = disk.namespaces().number(print) else { return };
-        let Fetched { header, note, payload } = fetched;
+        let Fetched { header, note, payload, .. } = fetched;
         let (key, len, source) = (header.key, header.len, Source::Bytes(payload));
         // Nobody waits for it: no outcome of that token is taken.
         let _ = disk.store(Store { namespace, key, len, note, source }, ASKED);
@@ -177,7 +186,7 @@ impl Hub {
             }
         }
         for ticket in remote.overdue(self.now_us) {
-            self.remote_ended(vec![(ticket, Err(Miss::Failed))]);
+            self.remote_ended(vec![(ticket, Err(Miss::Failed))], true);
         }
         if let (Some(remote), Some(table)) = (&self.remote, &self.table) {
             let (latency_us, us_per_mib, queued) = remote.cost();
