@@ -1,13 +1,14 @@
 """The daemon's HTTP endpoints: what is there, what it does, verify, drop.
 
+Verifying and dropping go on beside the requests that begin them; others ask how far they are.
+
 The core is asked on threads, without the interpreter's lock; whatever happens here, tiers go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from kvbm.losses import Losses
+from kvbm.drops import Drops
+from kvbm.verifying import Verifying
 from native import _core
 
 LIST_MAX = 65_536
 DROP_MAX = 65_536
 BODY_MAX = 8 << 20
+TIERS = (("host", 1), ("disk", 2), ("remote", 4))  # bits of a row of the core's list
 
 
 class BadRequest(Exception):
@@ -35,7 +38,8 @@ class Subject:
     """What the endpoints are about."""
 
     core: _core.KvbmCore
-    losses: Losses
+    verifying: Verifying
+    drops: Drops
     status: Callable[[], Any]
     registry: CollectorRegistry
 
@@ -53,6 +57,7 @@ def application(subject: Subject) -> Starlette:
             Route("/verify", admin.verify, methods=["POST"]),
             Route("/verify", admin.verified),
             Route("/drop", admin.drop, methods=["POST"]),
+            Route("/drop", admin.dropped),
             Route("/prefetch", admin.prefetch, methods=["POST"]),
         ],
         exception_handlers={
@@ -82,7 +87,7 @@ class _Admin:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._core = subject.core
-        self._losses = subject.losses
+        self._verifying, self._drops = subject.verifying, subject.drops
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"running": self._core.running}, 200 if self._core.running else 503)
@@ -106,51 +111,49 @@ class _Admin:
         if wanted and not any(print.startswith(wanted) for print in prints.values()):
             raise BadRequest(f"no namespace begins with `{wanted[:80]}`")
         blocks = [
-            {"namespace": prints.get(number, ""), "key": key.hex(), "bytes": size, "hits": hits}
-            for number, key, size, hits in rows
+            {
+                "namespace": prints.get(number, ""), "key": key.hex(), "bytes": size or None,
+                "hits": hits, "tiers": [name for name, bit in TIERS if tiers & bit],
+            }
+            for number, key, size, hits, tiers in rows
             if prints.get(number, "").startswith(wanted)
-        ]
+        ]  # fmt: skip
         return JSONResponse({"blocks": blocks, "next": following})
 
     async def verify(self, request: Request) -> Response:
         body = await _body(request)
-        rate = body.get("rate", 0)
+        rate, remote = body.get("rate", 0), body.get("remote", False)
         if not isinstance(rate, int) or not 0 <= rate < 1 << 50:
             raise BadRequest("`rate` is bytes a second, 0 for no limit")
-        begun = await asyncio.to_thread(self._losses.verify, rate)
-        if not begun:
-            return JSONResponse({"error": "there is no disk to verify"}, 409)
-        return JSONResponse({"begun": True}, 202)
+        refused = await asyncio.to_thread(self._verifying.begin, rate, remote is True)
+        return _begun(refused)
 
     async def verified(self, _: Request) -> Response:
-        report = await asyncio.to_thread(self._core.scrub_report)
-        if report is None:
-            checked, size, bad, done = 0, 0, 0, True
-        else:
-            checked, size, bad, done = report
-        lost = await asyncio.to_thread(self._losses.blocks) if bad else []
-        document = {"checked": checked, "bytes": size, "bad": bad, "done": done}
-        rows = [dataclasses.asdict(one) for one in lost]
-        return JSONResponse({**document, "ever": report is not None, "blocks": rows})
+        return JSONResponse(await asyncio.to_thread(self._verifying.report))
 
     async def drop(self, request: Request) -> Response:
-        """Forgets `keys` of a `namespace`, or with `all` what the disk has of it (or of all)."""
+        """Forgets `keys` of a `namespace`, or with `all` all blocks of it (or of every one), in
+        every tier.
+        """
         body = await _body(request)
         match body:
             case {"namespace": str(name), "keys": [*keys]} if keys and len(keys) <= DROP_MAX:
                 print = await self._namespace(name)
                 raw = [_hex(key, "a key", 32) for key in keys]
-                dropped = await asyncio.to_thread(self._core.drop, print, raw)
+                refused = self._drops.begin(print, raw)
             case {"all": True}:
                 said = body.get("namespace")
-                wanted = await self._namespace(said) if isinstance(said, str) else None
-                dropped = await asyncio.to_thread(drop_all, self._core, wanted)
+                wanted = await self._anywhere(said) if isinstance(said, str) else None
+                refused = self._drops.begin_all(wanted)
             case _:
                 raise BadRequest(
                     f'say {{"namespace": HEX, "keys": [HEX, ...]}} with 1 to {DROP_MAX} keys, or '
                     '{"all": true} with or without a namespace'
                 )
-        return JSONResponse({"dropped": dropped})
+        return _begun(refused)
+
+    async def dropped(self, _: Request) -> Response:
+        return JSONResponse(self._drops.report())
 
     async def prefetch(self, request: Request) -> Response:
         """Brings blocks of a chain nearer: `keys`, or `hashes` of the engine with their `group`."""
@@ -178,29 +181,26 @@ class _Admin:
 
     async def _namespace(self, name: str) -> bytes:
         """The fingerprint that begins like this."""
-        rows = await asyncio.to_thread(self._core.namespaces)
-        found = [row[1] for row in rows if row[1].hex().startswith(name.lower())]
-        if len(found) != 1 or len(name) < 4:
-            what = "no namespace begins" if not found else f"{len(found)} namespaces begin"
-            raise BadRequest(f"{what} with `{name[:80]}`; hint: give at least 4 digits of one")
-        return found[0]
+        return _only(name, {row[1] for row in await asyncio.to_thread(self._core.namespaces)})
+
+    async def _anywhere(self, name: str) -> bytes:
+        """The same of one that may lie in the store only, and be named by nobody here."""
+        return _only(name, await asyncio.to_thread(self._drops.namespaces))
 
 
-def drop_all(core: _core.KvbmCore, wanted: bytes | None) -> int:
-    """Forgets every block of a namespace (None: of all); how many there were. Waits."""
-    prints = {row[0]: row[1] for row in core.namespaces()}
-    dropped, cursor = 0, 0
-    while True:
-        rows, following = core.blocks(cursor, 4096)
-        by_print: dict[bytes, list[bytes]] = {}
-        for number, key, *_ in rows:
-            print = prints.get(number)
-            if print is not None and wanted in (None, print):
-                by_print.setdefault(print, []).append(key)
-        dropped += sum(core.drop(print, keys) for print, keys in by_print.items())
-        if following is None:
-            return dropped
-        cursor = following
+def _only(name: str, prints: Iterable[bytes]) -> bytes:
+    found = [print for print in prints if print.hex().startswith(name.lower())]
+    if len(found) != 1 or len(name) < 4:
+        what = "no namespace begins" if not found else f"{len(found)} namespaces begin"
+        raise BadRequest(f"{what} with `{name[:80]}`; hint: give at least 4 digits of one")
+    return found[0]
+
+
+def _begun(refused: str) -> Response:
+    """The answer to who began something that goes on beside."""
+    if refused:
+        return JSONResponse({"error": refused}, 409)
+    return JSONResponse({"begun": True}, 202)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -225,7 +225,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _number(text: str) -> int:
-    if not text.isdigit() or len(text) > 9:
+    if not text.isdigit() or len(text) > 18:
         raise BadRequest(f"`{text[:40]}` is no number")
     return int(text)
 

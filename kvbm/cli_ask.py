@@ -100,17 +100,16 @@ def ls(arguments: Sequence[str]) -> int:
 def verify(arguments: Sequence[str]) -> int:
     parser = _parser("verify")
     parser.add_argument("--rate", type=int, default=0, metavar="BYTES", help="a second (0: all)")
+    parser.add_argument("--remote", action="store_true", help="the object store too: reads it all")
     parser.add_argument("--no-wait", action="store_true", help="begin only")
     options = parser.parse_args(arguments)
 
     def ask(asking: Asking) -> int:
-        asking.post("/verify", {"rate": options.rate})
-        report = asking.get("/verify")
-        while not options.no_wait and not report["done"]:
-            time.sleep(WATCH_S)
-            report = asking.get("/verify")
+        asking.post("/verify", {"rate": options.rate, "remote": options.remote})
+        report = _end(options, lambda: asking.get("/verify"))
         _show(options, report, shown.verified)
-        return 1 if report["bad"] else 0
+        store = report["remote"] or {"bad": 0, "why": ""}
+        return 1 if report["bad"] or store["bad"] or store["why"] else 0
 
     return _with(options, ask)
 
@@ -119,7 +118,8 @@ def drop(arguments: Sequence[str]) -> int:
     parser = _parser("drop")
     parser.add_argument("namespace", nargs="?", help="its first hexadecimal digits")
     parser.add_argument("key", nargs="*", help="keys as `kvbm ls` shows them")
-    parser.add_argument("--all", action="store_true", help="all of the disk (of the namespace)")
+    parser.add_argument("--all", action="store_true", help="all there is (of the namespace)")
+    parser.add_argument("--no-wait", action="store_true", help="begin only")
     options = parser.parse_args(arguments)
     if bool(options.key) == options.all or (options.key and not options.namespace):
         parser.error("say NAMESPACE KEY ..., or --all with or without a namespace")
@@ -128,8 +128,20 @@ def drop(arguments: Sequence[str]) -> int:
         body["namespace"] = options.namespace
 
     def ask(asking: Asking) -> int:
-        done = asking.post("/drop", body)
-        _show(options, done, lambda d: f"{d['dropped']} blocks dropped")
-        return 0
+        asking.post("/drop", body)
+        report = _end(options, lambda: asking.get("/drop"))
+        _show(options, report, shown.dropped)
+        if left := shown.not_dropped(report):
+            print(f"kvbm: {left}", file=sys.stderr)
+        return 1 if left else 0
 
     return _with(options, ask)
+
+
+def _end(options: argparse.Namespace, ask: Callable[[], Any]) -> Any:
+    """The last report of what goes on in the daemon; the first one with --no-wait."""
+    report = ask()
+    while not options.no_wait and not report["done"]:
+        time.sleep(WATCH_S)
+        report = ask()
+    return report

@@ -22,6 +22,7 @@ from kvbm.access import App, Guard
 from kvbm.admin import Subject, application, metrics_application
 from kvbm.conf.load import Loaded
 from kvbm.conf.model import Address, Config
+from kvbm.drops import Drops
 from kvbm.listen import Server, listen, server
 from kvbm.logs import log, open_log
 from kvbm.losses import Losses
@@ -32,6 +33,7 @@ from kvbm.reload import changes
 from kvbm.remote import StoreError
 from kvbm.status import Life, status
 from kvbm.tiers import open_core, tune
+from kvbm.verifying import Verifying
 from native import VERSION, _core
 
 if TYPE_CHECKING:
@@ -209,7 +211,9 @@ def _listeners(
     daemon: Daemon, sockets: list[tuple[Address, socket.socket]]
 ) -> list[tuple[socket.socket, App]]:
     metrics = registry(daemon.figures, daemon.core.durations)
-    admin = application(Subject(daemon.core, daemon.losses, daemon.status, metrics))
+    verifying = Verifying(daemon.core, daemon.losses, daemon.courier)
+    drops = Drops(daemon.core, daemon.courier)
+    admin = application(Subject(daemon.core, verifying, drops, daemon.status, metrics))
     scraped = metrics_application(metrics)
     found: list[tuple[socket.socket, App]] = []
     for at, (address, sock) in enumerate(sockets):

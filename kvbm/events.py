@@ -27,6 +27,7 @@ PLACES = {
     REMOTE: {"medium": "STORAGE", "locality": "REMOTE"},
 }
 OWNER = "kvbm"
+BITS = ((HOST, 1), (DISK, 2), (REMOTE, 4))  # of the tiers in the core's lists
 KEPT_BYTES_MAX = 256 << 20
 
 Change = tuple[str, int, int, bytes, int]

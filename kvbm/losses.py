@@ -27,6 +27,7 @@ class Lost:
     namespace: str
     key: str
     certain: bool
+    tier: str = "disk"
 
 
 def lost(count: int, changes: Sequence[Change], prints: Mapping[int, bytes]) -> list[Lost]:

@@ -2,7 +2,7 @@
 gives them again.
 
 Invariants: numbers have no hole; whoever asks from 0 is given all that is there: the batches since
-the start, or where those are not kept any more, what the disk holds in place of the forgotten ones.
+the start, or where those are not kept any more, what is there now in place of the forgotten ones.
 When changes were missed (nobody took them in time) numbers begin anew, as after a restart.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from kvbm.conf.model import Events
-from kvbm.events import DISK, Change, Kept, Space, events, payload
+from kvbm.events import BITS, Change, Kept, Space, events, payload
 from kvbm.logs import log
 from kvbm.paths import make_way
 from native import _core
@@ -104,14 +104,21 @@ class Publisher:
         return list(events(changes, wanted))
 
     def _stored(self) -> Iterator[list[dict[str, object]]]:
-        """Everything on the disk, some at a time."""
+        """All blocks that are there, some at a time."""
         cursor: int | None = 0
         while cursor is not None:
             rows, cursor = self._core.blocks(cursor, CHANGES_MAX)
-            yield self._told([("stored", DISK, number, key, n) for number, key, n, _ in rows])
+            yield self._told(
+                [
+                    ("stored", tier, number, key, size)
+                    for tier, bit in BITS
+                    for number, key, size, _, tiers in rows
+                    if tiers & bit
+                ]
+            )
 
     def _snapshot(self) -> None:
-        """What the disk holds at the start, as the first batches."""
+        """What is there at the start, as the first batches."""
         for batch in self._stored():
             if batch:
                 self._publish(batch)
@@ -156,8 +163,8 @@ class Publisher:
         self._replays.send_multipart([asker, b"", topic, number, data])
 
     def _history(self, first: int) -> Iterator[tuple[int, bytes]]:
-        """Batches from a number on. Of those that are forgotten the first ones say what the disk
-        holds now; what came and went meanwhile is in those that are kept, or still to come.
+        """Batches from a number on. Of those that are forgotten the first ones say what is there
+        now; what came and went meanwhile is in those that are kept, or still to come.
         """
         oldest = self._kept.oldest
         if first == 0 and oldest > 0:

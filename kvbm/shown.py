@@ -65,22 +65,52 @@ def _model(descriptor: Any) -> str:
 def blocks(rows: list[Mapping[str, Any]]) -> str:
     """`kvbm ls`: one line per block."""
     return "\n".join(
-        f"{row['namespace'][:16]}  {row['key']}  {row['bytes']:>10}  {row['hits']}" for row in rows
+        f"{row['namespace'][:16]}  {row['key']}  {row['bytes'] or '?':>10}  {row['hits']}  "
+        f"{' '.join(row['tiers'])}"
+        for row in rows
     )
 
 
 def verified(report: Mapping[str, Any]) -> str:
-    """`kvbm verify`: the counts, then one line per block that was lost."""
-    state = "done" if report["done"] else "under way"
-    head = (
-        f"{report['checked']} blocks, {octets(report['bytes'])} read, {report['bad']} bad and "
-        f"forgotten: {state}"
-    )
-    rows = report["blocks"]
+    """`kvbm verify`: the counts of each tier, then one line per block that was lost."""
+    heads, rows, bad = [], report["blocks"], report["bad"]
+    if report["ever"]:
+        heads.append(_read("disk", report, "forgotten"))
+    store = report["remote"]
+    if store is not None:
+        heads.append(_read("remote", store, "deleted"))
+        bad += store["bad"]
+        if store["why"]:
+            heads.append(f"remote: not all, {store['failed']} objects failed: {store['why']}")
     lines = [
-        f"{row['namespace'][:16]}  {row['key']}" + ("" if row["certain"] else "  bad or evicted")
+        f"{row['namespace'][:16]}  {row['key']}  {row['tier']}"
+        + ("" if row["certain"] else "  bad or evicted")
         for row in rows
     ]
-    if len(rows) < report["bad"]:
-        lines.append(f"and {report['bad'] - len(rows)} that cannot be named")
-    return "\n".join([head, *lines])
+    if len(rows) < bad:
+        lines.append(f"and {bad - len(rows)} that cannot be named")
+    return "\n".join([*heads, *lines])
+
+
+def _read(tier: str, report: Mapping[str, Any], fate: str) -> str:
+    state = "done" if report["done"] else "under way"
+    return (
+        f"{tier}: {report['checked']} blocks, {octets(report['bytes'])} read, {report['bad']} bad "
+        f"and {fate}: {state}"
+    )
+
+
+def dropped(report: Mapping[str, Any]) -> str:
+    """`kvbm drop`: blocks by tier."""
+    counts = {tier: report[tier] for tier in ("host", "disk", "remote")}
+    said = ", ".join(f"{tier} {count}" for tier, count in counts.items())
+    state = "blocks dropped" if report["done"] else "blocks dropped so far"
+    return f"{state}: {said} ({report['objects']} objects)"
+
+
+def not_dropped(report: Mapping[str, Any]) -> str:
+    """What is left of what should have gone; empty: nothing."""
+    if not report["why"]:
+        return ""
+    left = f"{report['failed']} could not be deleted" if report["failed"] else "not all was done"
+    return f"{left}: {report['why']}"

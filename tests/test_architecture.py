@@ -96,6 +96,7 @@ KVBM_RANKS = (
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
     ("asking", "tiers", "remote", "events"),
     ("losses",),
+    ("drops", "verifying"),
     ("admin", "publisher", "doctor"),
     ("daemon",),
     ("cli",),

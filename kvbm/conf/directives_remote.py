@@ -141,7 +141,7 @@ DIRECTIVES = (
         default="4194304",
         reload="restart",
         doc="How many blocks of the store are known at most; the rest are misses.",
-        note="About 60 bytes each.",
+        note="60 to 110 bytes each, and 32 more where it lies in a bundle.",
         example="known_blocks 1000000;",
     ),
 )

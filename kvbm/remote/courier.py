@@ -12,7 +12,9 @@ import contextlib
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -21,7 +23,9 @@ from kvbm.conf.model import Remote
 from kvbm.logs import Seldom, log
 from kvbm.remote import StoreError, layout
 from kvbm.remote.breaker import Breaker
+from kvbm.remote.clearance import Clearance
 from kvbm.remote.counts import Counts
+from kvbm.remote.inspection import Inspection
 from kvbm.remote.room import Room
 from kvbm.remote.store import Store, settings
 from kvbm.remote.survey import Survey
@@ -30,9 +34,10 @@ from native import _core
 
 PATIENCE_S = 0.1  # how long a look for errands waits
 LOOK_S = 1.0  # how often it is looked whether engines have named another namespace
-AGAIN_MAX = 4096  # sends that failed and are tried again
-TRIES_MAX = 8  # of one send; while the store is away one at a time is tried
+AGAIN_MAX = 4096  # sends and deletions that failed and are tried again
+TRIES_MAX = 8  # of one; while the store is away one at a time is tried
 Errand = _core.KvbmErrand
+T = TypeVar("T")
 
 
 class Courier:
@@ -54,6 +59,9 @@ class Courier:
         self._threads = ThreadPoolExecutor(8, "kvbm-courier")
         here = (self._store, self._door, self._threads, self._counts)
         self._writer, self._survey = Writer(*here), Survey(*here)
+        at_once = max(1, remote.concurrency // 4)
+        self.clearance = Clearance(*here[:3], self._writer, self._survey, self.left_alone)
+        self.inspection = Inspection(*here, at_once, self.left_alone)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._begun = threading.Event()
@@ -74,6 +82,19 @@ class Courier:
         self._thread.join()
         self._fetcher.stop()
         self._threads.shutdown(wait=True)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Work of `clearance` or `inspection`, beside errands. Raises StoreError after `stop`."""
+        loop = self._loop
+        with contextlib.suppress(RuntimeError):  # a loop that has ended
+            if loop is not None and not self._stopping.is_set():
+                return asyncio.run_coroutine_threadsafe(work, loop)
+        work.close()
+        raise StoreError("the object store's thread is about to end, or to begin anew")
+
+    def left_alone(self) -> str:
+        """Why nothing is asked of the store for the moment; empty: it is."""
+        return self._breaker.why if self._breaker.is_open(time.monotonic()) else ""
 
     def figures(self) -> dict[str, int | str]:
         """What the core cannot know, under names like its own."""
@@ -107,6 +128,7 @@ class Courier:
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
+        self._survey.lock = asyncio.Lock()  # the former one is the former loop's
         self._begun.set()
         if self._stopping.is_set():
             return
@@ -201,8 +223,8 @@ class Courier:
         except (StoreError, TimeoutError) as error:
             if errand.kind == "send":
                 self._counts.send_failed += len(errand.keys)
-                if tries + 1 < TRIES_MAX:
-                    self._again.append((errand, tries + 1))
+            if tries + 1 < TRIES_MAX:
+                self._again.append((errand, tries + 1))
             self._failed(str(error))
             return
         if asked:

@@ -45,6 +45,11 @@ def dropped(fingerprint: bytes, name: bytes | None = None, key: bytes | None = N
     return "/".join(parts)
 
 
+def fingerprint(name: str) -> bytes | None:
+    """Of a namespace's folder."""
+    return _bytes(name)
+
+
 def description(fingerprint: bytes) -> str:
     return f"{folder(fingerprint)}/namespace.json"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 
 import obstore
@@ -32,6 +32,20 @@ class Store:
     def __init__(self, remote: Remote) -> None:
         self._timeout_s = remote.timeout_s
         self._store: Any = _open(remote)
+
+    async def get(self, path: str) -> Bytes | None:
+        """The object, None where there is none. One that is too large is given as an empty one."""
+
+        async def work() -> Bytes:
+            found = await obstore.get_async(self._store, path)
+            if found.meta["size"] > OBJECT_MAX:
+                return b""
+            return await found.bytes_async()
+
+        try:
+            return await self._within(work())
+        except (FileNotFoundError, NotFoundError):
+            return None
 
     async def get_part(self, path: str, begin: int, end: int) -> Bytes | None:
         """Those bytes of an object, fewer where it is shorter; None: there is none."""
@@ -68,6 +82,21 @@ class Store:
         for path in paths:
             with contextlib.suppress(FileNotFoundError, NotFoundError):
                 await self._within(obstore.delete_async(self._store, path))
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """In one request, where the store can; those that are not there are as good as deleted."""
+        try:
+            await self._within(obstore.delete_async(self._store, list(paths)))
+        except (FileNotFoundError, NotFoundError):
+            await self.delete(*paths)
+
+    async def folders(self, folder: str) -> list[str]:
+        """Names of the folders in a folder."""
+        try:
+            found = await self._within(obstore.list_with_delimiter_async(self._store, folder))
+        except (FileNotFoundError, NotFoundError):
+            return []
+        return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     async def names(self, folder: str) -> AsyncIterator[list[tuple[str, int]]]:
         """(path, bytes) of all objects below a folder, some at a time."""

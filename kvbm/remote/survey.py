@@ -1,6 +1,7 @@
 """Learns what lies in the store, whoever sent it, by listing a namespace's objects.
 
-Invariant: a bundle's index is read once, from its own first page; nothing else says what is in it.
+Invariants: a bundle's index is read once, from its own first page; nothing else says what is in it.
+What a whole listing does not name is no hit any more.
 """
 
 from __future__ import annotations
@@ -31,8 +32,16 @@ class Survey:
         self._counts = counts
         self._writer = Writer(store, door, threads, counts)
         self._seldom = Seldom()
+        self.lock = asyncio.Lock()  # who deletes much keeps listings from bringing it back
 
     async def refresh(self, fingerprint: bytes) -> None:
+        async with self.lock:
+            self._door.begin_listing(fingerprint)
+            await self._list(fingerprint)
+            loop, end = asyncio.get_running_loop(), self._door.end_listing
+            await loop.run_in_executor(self._threads, end, fingerprint)
+
+    async def _list(self, fingerprint: bytes) -> None:
         async for rows in self._store.names(layout.folder(fingerprint)):
             found = layout.listed(rows)
             self._counts.listed += len(found.keys)

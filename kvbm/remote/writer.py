@@ -17,6 +17,7 @@ from kvbm.remote.store import Store
 from native import _core
 
 DROPPED = b"dropped\n"  # some stores keep no empty objects
+Block = tuple[bytes, bytes]  # namespace, key
 
 
 class Writer:
@@ -28,10 +29,19 @@ class Writer:
         self._store = store
         self._door = door
         self._threads = threads
-        self._counts = counts
+        self.counts = counts
+        self.under_way: set[Block] = set()  # being sent: who drops one of them waits
 
     async def send(self, errand: _core.KvbmErrand) -> bool:
         """False: there was nothing to send any more."""
+        blocks = {(errand.fingerprint, key) for key in errand.keys}
+        self.under_way |= blocks
+        try:
+            return await self._send(errand)
+        finally:
+            self.under_way -= blocks
+
+    async def _send(self, errand: _core.KvbmErrand) -> bool:
         loop, fingerprint = asyncio.get_running_loop(), errand.fingerprint
         pack = self._door.pack
         parcels = await loop.run_in_executor(self._threads, pack, fingerprint, errand.keys)
@@ -56,15 +66,15 @@ class Writer:
             marks = (layout.dropped(fingerprint, name, key) for key in keys)
             await self._store.delete(*marks)
         self._count(created, len(keys), len(data))
-        self._counts.bundles += created
-        self._counts.bundled += len(keys) if created else 0
+        self.counts.bundles += created
+        self.counts.bundled += len(keys) if created else 0
         loop, size = asyncio.get_running_loop(), len(data)
         with contextlib.suppress(TimeoutError):
             bundled = self._door.bundled
             await loop.run_in_executor(self._threads, bundled, fingerprint, name, data, size)
 
     def _count(self, created: bool, blocks: int, size: int) -> None:
-        counts = self._counts
+        counts = self.counts
         counts.sent += blocks if created else 0
         counts.sent_bytes += size if created else 0
         counts.deduped += 0 if created else blocks
@@ -72,7 +82,7 @@ class Writer:
     async def known(self, fingerprint: bytes, keys: list[bytes]) -> None:
         loop, known = asyncio.get_running_loop(), self._door.known
         with contextlib.suppress(TimeoutError):
-            await loop.run_in_executor(self._threads, known, fingerprint, keys, True)
+            await loop.run_in_executor(self._threads, known, fingerprint, keys)
 
     async def delete(self, errand: _core.KvbmErrand) -> bool:
         name, fingerprint = errand.bundle, errand.fingerprint
@@ -80,7 +90,7 @@ class Writer:
             await self._store.delete(layout.block(fingerprint, errand.keys[0]))
         else:
             await self.delete_bundle(fingerprint, name)
-        self._counts.deleted += 1
+        self.counts.deleted += 1
         return True
 
     async def delete_bundle(self, fingerprint: bytes, name: bytes) -> None:
@@ -94,5 +104,5 @@ class Writer:
         assert name is not None
         for key in errand.keys:
             await self._store.create(layout.dropped(errand.fingerprint, name, key), DROPPED)
-            self._counts.deleted += 1
+            self.counts.deleted += 1
         return True

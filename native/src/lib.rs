@@ -49,6 +49,8 @@ mod py_index;
 #[cfg(feature = "python")]
 mod py_kvbm;
 #[cfg(feature = "python")]
+mod py_kvbm_check;
+#[cfg(feature = "python")]
 mod py_kvbm_client;
 #[cfg(feature = "python")]
 mod py_kvbm_done;
@@ -96,9 +98,11 @@ mod _core {
     #[pymodule_export]
     use crate::py_kvbm::{KvbmCore, KvbmDisk};
     #[pymodule_export]
+    use crate::py_kvbm_check::kvbm_check;
+    #[pymodule_export]
     use crate::py_kvbm_client::KvbmClient;
     #[pymodule_export]
-    use crate::py_kvbm_done::KvbmDone;
+    use crate::py_kvbm_done::{KvbmDone, KvbmDropped};
     #[pymodule_export]
     use crate::py_kvbm_fetcher::KvbmFetcher;
     #[pymodule_export]

@@ -18,6 +18,7 @@ use crate::kvbm::options::{DiskOptions, IoKind};
 use crate::kvbm::points::Points;
 use crate::kvbm::record::{Fingerprint, Key};
 use crate::kvbm::remote::{Bundling, RemoteOptions, Upload};
+use crate::py_kvbm_done::{change, Change, KvbmDropped};
 use crate::py_kvbm_remote::KvbmRemote;
 use crate::py_shared::value_error;
 
@@ -156,8 +157,7 @@ pub(crate) fn keys(all: &[Vec<u8>]) -> PyResult<Vec<Key>> {
     all.iter().map(|bytes| key(bytes)).collect()
 }
 
-type Block<'py> = (u16, Bound<'py, PyBytes>, u32, u8);
-type Change<'py> = (&'static str, u8, u16, Bound<'py, PyBytes>, u32);
+type Block<'py> = (u16, Bound<'py, PyBytes>, u32, u8, u8);
 type Namespace<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 #[pymethods]
@@ -318,27 +318,39 @@ impl KvbmCore {
             .collect())
     }
 
-    /// (namespace, key, bytes, hits) of blocks, and where to go on, None at the end. Looks at `most` places
-    /// of the index, so a list may be shorter, and blocks stored meanwhile may be missing.
+    /// (namespace, key, bytes, hits, tiers) of blocks, and where to go on, None at the end. `tiers` has a bit
+    /// per tier: 1 host, 2 disk, 4 remote; `bytes` is 0 where nobody has named the namespace and the block is
+    /// remote only. Looks at about `most` places, so a list may be shorter or a little longer, and blocks that
+    /// move meanwhile may be missing or come twice.
     #[pyo3(signature = (cursor=0, most=4096))]
     fn blocks<'py>(
         &self,
         py: Python<'py>,
-        cursor: u32,
+        cursor: u64,
         most: usize,
-    ) -> PyResult<(Vec<Block<'py>>, Option<u32>)> {
+    ) -> PyResult<(Vec<Block<'py>>, Option<u64>)> {
         let (rows, next) = self.ask(py, |reply| Command::List { from: cursor, most, reply })?;
         let rows = rows.iter();
-        let rows = rows.map(|r| (r.namespace, PyBytes::new(py, &r.key), r.len, r.hits)).collect();
+        let rows =
+            rows.map(|r| (r.namespace, PyBytes::new(py, &r.key), r.len, r.hits, r.tiers)).collect();
         Ok((rows, next))
     }
 
-    /// Forgets blocks of a namespace; how many there were. When it returns they do not come back, not even
-    /// after a crash.
-    fn drop(&self, py: Python<'_>, fingerprint: &[u8], keys: Vec<Vec<u8>>) -> PyResult<u64> {
-        let namespace = print(fingerprint)?;
-        let keys = self::keys(&keys)?;
-        self.ask(py, |reply| Command::Drop { namespace, keys, reply })
+    /// Forgets blocks of a namespace. Those of the host and the disk do not come back when it has returned, not
+    /// even after a crash; those of the store are forgotten, and do not come back once the caller has done
+    /// the errands. `local`: what lies in the store stays there, and known.
+    #[pyo3(signature = (fingerprint, keys, *, local=false))]
+    fn drop(
+        &self,
+        py: Python<'_>,
+        fingerprint: &[u8],
+        keys: Vec<Vec<u8>>,
+        local: bool,
+    ) -> PyResult<KvbmDropped> {
+        let (namespace, keys) = (print(fingerprint)?, self::keys(&keys)?);
+        let is_local = local;
+        let dropped = self.ask(py, |reply| Command::Drop { namespace, keys, is_local, reply })?;
+        KvbmDropped::new(py, dropped)
     }
 
     /// Begins to verify every block, at `rate` bytes a second (0: no limit). False: there is no disk.
@@ -383,14 +395,4 @@ impl KvbmCore {
             self.ask(py, |reply| Command::Changes { from: first, most, reply })?;
         Ok((complete, first, notes.iter().map(|note| change(py, note)).collect()))
     }
-}
-
-pub(crate) fn change<'py>(py: Python<'py>, note: &crate::kvbm::changes::Note) -> Change<'py> {
-    use crate::kvbm::changes::What;
-    let what = match note.what {
-        What::Stored => "stored",
-        What::Removed => "removed",
-        What::Cleared => "cleared",
-    };
-    (what, note.tier, note.namespace, PyBytes::new(py, &note.key), note.len)
 }

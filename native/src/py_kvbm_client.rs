@@ -15,8 +15,7 @@ use crate::kvbm::message::{put_keys, Hello, Item, ENGINE_MAX, TOKEN_MAX};
 use crate::kvbm::namespace::DESCRIPTOR_MAX;
 use crate::kvbm::record::{Key, NOTE_MAX, PAYLOAD_MAX};
 use crate::kvbm::wire::{Head, Op};
-use crate::py_kvbm::change;
-use crate::py_kvbm_done::{named, seat_list, KvbmDone};
+use crate::py_kvbm_done::{change, named, seat_list, Change, KvbmDone};
 use crate::py_shared::value_error;
 
 /// Patience for what is not asked on a scheduler's thread.
@@ -80,14 +79,12 @@ struct Order<'a, 'py> {
     deadline_us: u64,
 }
 
-type Changes<'py> = Vec<(&'static str, u8, u16, Bound<'py, PyBytes>, u32)>;
-
 #[pymethods]
 impl KvbmClient {
     /// `descriptor` is canonical JSON of what makes blocks interchangeable, `probe` the 32-byte hash of a
-    /// fixed block of tokens; `recompute_us` is what computing one block again takes (0: not known).
+    /// fixed block of tokens.
     #[new]
-    #[pyo3(signature = (socket, engine, descriptor, probe, block_bytes, *, recompute_us=0, lookup_us=1000,
+    #[pyo3(signature = (socket, engine, descriptor, probe, block_bytes, *, lookup_us=1000,
         token=Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -96,7 +93,6 @@ impl KvbmClient {
         descriptor: Vec<u8>,
         probe: &[u8],
         block_bytes: u32,
-        recompute_us: u32,
         lookup_us: u64,
         token: Vec<u8>,
     ) -> PyResult<Self> {
@@ -115,7 +111,7 @@ impl KvbmClient {
             return Err(value_error(format!("`block_bytes` is from 1 to {PAYLOAD_MAX}")));
         }
         let versions = (1, 1);
-        let hello = Hello { versions, probe, block_bytes, recompute_us, engine, token, descriptor };
+        let hello = Hello { versions, probe, block_bytes, engine, token, descriptor };
         Ok(Self { client: Mutex::new(Client::new(socket, hello, lookup_us)) })
     }
 
@@ -376,7 +372,7 @@ impl KvbmClient {
 
     /// Whether some were missed, and (stored | removed | cleared, tier, namespace, key, bytes) of each change
     /// told since the last call. After a reconnect some are missed: ask to follow again.
-    fn take_changes<'py>(&self, py: Python<'py>) -> (bool, Changes<'py>) {
+    fn take_changes<'py>(&self, py: Python<'py>) -> (bool, Vec<Change<'py>>) {
         let mut client = self.client();
         let notes = client.take_changes();
         let missed = std::mem::take(&mut client.changes_missed);

@@ -39,7 +39,7 @@ impl Held for Buffered {
     }
 }
 
-fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
+pub(crate) fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
     let open = PyMemoryView::from(object)?;
     let buffer = PyBuffer::<u8>::get(&open)?;
     if !buffer.readonly() || !buffer.is_c_contiguous() || buffer.len_bytes() == 0 {
@@ -52,7 +52,7 @@ fn view(object: &Bound<'_, PyAny>) -> PyResult<View> {
 /// One request to the object store: fetch | ahead | send | delete | mark.
 #[pyclass(frozen, module = "native._core")]
 pub struct KvbmErrand {
-    errand: Errand,
+    pub(crate) errand: Errand,
 }
 
 #[pymethods]
@@ -73,7 +73,7 @@ impl KvbmErrand {
         PyBytes::new(py, &self.errand.namespace)
     }
 
-    /// Of its blocks; none where a whole bundle is to be deleted.
+    /// Of its blocks; where a whole bundle is to be deleted, those that were dropped now.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         self.errand.pieces.iter().map(|piece| PyBytes::new(py, &piece.key)).collect()
@@ -153,17 +153,62 @@ impl KvbmRemote {
         self.core.tell(Command::RemoteEnded(blocks.collect(), true));
     }
 
-    /// Blocks are in the store, or not any more; how many of them were news. A namespace that no engine has
-    /// named is not known, and neither is what lies there.
-    fn known(
+    /// Blocks are in the store, each alone; how many of them were news. A namespace that no engine has named
+    /// is not known, and neither is what lies there.
+    fn known(&self, py: Python<'_>, fingerprint: &[u8], blocks: Vec<Vec<u8>>) -> PyResult<usize> {
+        let (namespace, keys) = (print(fingerprint)?, keys(&blocks)?);
+        ask(&self.core, py, |reply| Command::RemoteKnown { namespace, keys, reply })
+    }
+
+    /// Objects are gone: those of blocks that lay alone, whole bundles. How many blocks are nowhere in the
+    /// store any more.
+    fn gone(
         &self,
         py: Python<'_>,
         fingerprint: &[u8],
         blocks: Vec<Vec<u8>>,
-        there: bool,
+        bundles: Vec<Vec<u8>>,
     ) -> PyResult<usize> {
         let (namespace, keys) = (print(fingerprint)?, keys(&blocks)?);
-        ask(&self.core, py, |reply| Command::RemoteKnown { namespace, keys, there, reply })
+        let bundles = bundles.iter().map(|bytes| name(bytes)).collect::<PyResult<Vec<_>>>()?;
+        ask(&self.core, py, |reply| Command::RemoteGone { namespace, keys, bundles, reply })
+    }
+
+    /// What was to be deleted is there still, and is known again.
+    fn kept(&self, errand: &KvbmErrand) {
+        self.core.tell(Command::RemoteKept(errand.errand.clone()));
+    }
+
+    /// Blocks, of a bundle or alone, were found damaged and deleted by the caller: they are counted.
+    #[pyo3(signature = (fingerprint, bundle, blocks))]
+    fn damaged(
+        &self,
+        fingerprint: &[u8],
+        bundle: Option<&[u8]>,
+        blocks: Vec<Vec<u8>>,
+    ) -> PyResult<()> {
+        let (namespace, keys) = (print(fingerprint)?, keys(&blocks)?);
+        let name = bundle.map(name).transpose()?;
+        self.core.tell(Command::RemoteDamaged { namespace, name, keys });
+        Ok(())
+    }
+
+    /// All of a namespace will be listed: by `known`, `unknown` and `bundled`.
+    fn begin_listing(&self, fingerprint: &[u8]) -> PyResult<()> {
+        self.core.tell(Command::RemoteListing(print(fingerprint)?));
+        Ok(())
+    }
+
+    /// It was: what is known and was not named since is forgotten; how many blocks.
+    fn end_listing(&self, py: Python<'_>, fingerprint: &[u8]) -> PyResult<usize> {
+        let namespace = print(fingerprint)?;
+        let (mut gone, mut next) = (0, Some(0));
+        while let Some(from) = next {
+            let asked = |reply| Command::RemoteListed { namespace, from, reply };
+            let (count, following) = ask(&self.core, py, asked)?;
+            (gone, next) = (gone + count, following);
+        }
+        Ok(gone)
     }
 
     /// Objects to be written for blocks to be sent, (bundle's name or None, keys, bytes) each: bundles of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.blocks import Engine
+from harness.blocks import Engine, name
 from harness.kvbm_daemon import DISK, Served, command
 from harness.seaweed import BUCKET, Seaweed
 from harness.waiting import until
@@ -64,6 +64,53 @@ def test_a_daemon_that_lost_its_disk_finds_its_blocks_there(tmp_path: Path, weed
         assert engine.load([4, 0]).ok
         assert engine.holds(0, 4)
         assert engine.holds(1, 0)
+
+
+@pytest.mark.parametrize("bundle", ["off", "300k wait=100ms"], ids=["alone", "bundles"])
+def test_what_lies_there_only_is_listed_verified_and_dropped(
+    tmp_path: Path, weed: Seaweed, bundle: str
+) -> None:
+    configuration = text(weed, f"d{len(bundle)}").replace(
+        "refresh 1s", f"bundle {bundle}; refresh 1s"
+    )
+    with served(tmp_path / "one", configuration) as one, Engine(one.socket) as engine:
+        engine.up().store(range(20))
+        until(lambda: one.tier("remote")["sent"] == 20, "the sends", 30.0)
+        with served(tmp_path / "two", configuration) as two, Engine(two.socket) as other:
+            until(lambda: other.up().lookup(range(20)) == [REMOTE] * 20, "them", 30.0)
+            where = ("-c", str(two.file))
+            shown = command("ls", *where).stdout.splitlines()
+            assert [line.split()[4:] for line in shown] == [["remote"]] * 20
+            read = command("verify", *where, "--remote")
+            assert (read.returncode, "remote: 20 blocks" in read.stdout) == (0, True), read
+            assert other.client.fingerprint is not None
+            print = other.client.fingerprint.hex()
+            [key] = other.client.keys([name(3)])
+            assert "remote 1 " in command("drop", *where, print, key.hex()).stdout
+            gone = command("drop", *where, print[:8], "--all")
+            assert (gone.returncode, "remote 19 " in gone.stdout) == (0, True), gone
+            assert other.lookup(range(20)) == [0] * 20
+            # The one that sent them sees it by the next listing.
+            until(lambda: one.tier("remote")["blocks"] == 0, "its view", 30.0)
+            assert "remote: 0 blocks" in command("verify", *where, "--remote").stdout
+
+
+def test_a_bundle_that_another_deleted_is_gone_with_all_its_blocks_after_one_load(
+    tmp_path: Path, weed: Seaweed
+) -> None:
+    configuration = text(weed, "e").replace("refresh 1s", "bundle 300k wait=100ms; refresh 1h")
+    with served(tmp_path / "one", configuration) as one, Engine(one.socket) as engine:
+        engine.up().store(range(4))
+        until(lambda: one.tier("remote")["bundled"] == 4, "the bundle", 30.0)
+        with served(tmp_path / "two", configuration) as two, Engine(two.socket) as other:
+            until(lambda: other.up().lookup(range(4)) == [REMOTE] * 4, "it", 30.0)
+            assert command("drop", "-c", str(one.file), "--all").returncode == 0
+            assert other.lookup(range(4)) == [REMOTE] * 4, "nothing has told it"
+            done = other.try_load([2])
+            assert done is not None
+            assert list(done.statuses) == [1]
+            assert other.lookup(range(4)) == [0] * 4
+            assert (two.tier("remote")["absent"], two.tier("remote")["bundles"]) == (1, 0)
 
 
 def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, weed: Seaweed) -> None:

@@ -31,6 +31,16 @@ class Objects:
     def serve(self, patience_s: float = 0.05) -> int:
         """How many errands there were."""
         errands = self.door.errands(*ROOM, patience_s) or []
+        self.do(errands)
+        return len(errands)
+
+    def drop(self, fingerprint: bytes, keys: list[bytes]) -> _core.KvbmDropped:
+        """Drops blocks in every tier, as an operator does."""
+        dropped = self.core.drop(fingerprint, keys)
+        self.do(dropped.errands)
+        return dropped
+
+    def do(self, errands: list[_core.KvbmErrand]) -> None:
         for errand in errands:
             self.seen.append(errand.kind)
             if errand.kind == "send":
@@ -43,7 +53,6 @@ class Objects:
                     self.door.missed(errand, not self.away)
                 else:
                     self.door.fetched(errand, data)
-        return len(errands)
 
     def _send(self, errand: _core.KvbmErrand) -> None:
         fingerprint = errand.fingerprint
@@ -52,7 +61,7 @@ class Objects:
         for bundle, keys, data in self.door.pack(fingerprint, errand.keys):
             if bundle is None:
                 self.held.setdefault((fingerprint, keys[0]), data)
-                self.door.known(fingerprint, keys, True)
+                self.door.known(fingerprint, keys)
             else:
                 self.bundles.setdefault((fingerprint, bundle), data)
                 self.marks.pop((fingerprint, bundle), None)
@@ -78,8 +87,11 @@ class Objects:
 
     def survey(self) -> None:
         """Tells the core of all that lies here, as a listing would."""
+        prints = {row[1] for row in self.core.namespaces()}
+        for fingerprint in prints:
+            self.door.begin_listing(fingerprint)
         for fingerprint, key in self.held:
-            self.door.known(fingerprint, [key], True)
+            self.door.known(fingerprint, [key])
         for (fingerprint, name), data in list(self.bundles.items()):
             if not self.door.unknown(fingerprint, [name]):
                 continue
@@ -87,3 +99,5 @@ class Objects:
                 del self.bundles[fingerprint, name]
         for (fingerprint, name), keys in self.marks.items():
             self.door.dropped(fingerprint, name, list(keys))
+        for fingerprint in prints:
+            self.door.end_listing(fingerprint)

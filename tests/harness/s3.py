@@ -11,11 +11,13 @@ from types import TracebackType
 from xml.sax.saxutils import escape
 
 HANG_S = 20.0
+HELD_UP = {"stuck": ("DELETE", "POST"), "held": ("PUT",)}
 
 
 class S3:
     """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
-    two are of objects' bodies. `delay_s`: until an object is handed out.
+    two are of objects' bodies; read-only refuses to write; stuck holds deletions up until another
+    one, held what is sent. `delay_s`: until an object is handed out.
     """
 
     def __init__(self) -> None:
@@ -23,6 +25,7 @@ class S3:
         self.fault = ""
         self.delay_s = 0.0
         self.requests: list[str] = []
+        self.held_up = 0  # requests about blocks that a fault holds up, or has
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"store": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -80,6 +83,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(503, b"<Error><Code>SlowDown</Code></Error>")
         elif store.fault == "404":
             self._say(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        elif store.fault == "read-only" and self.command not in ("GET", "HEAD"):
+            self._say(403, b"<Error><Code>AccessDenied</Code></Error>")
+        elif self.command in HELD_UP.get(store.fault, ()):
+            fault = store.fault
+            store.held_up += "namespace.json" not in self.path
+            while store.fault == fault and not store.over.wait(0.01):
+                pass
+            return False
         elif store.fault == "hang":
             store.over.wait(HANG_S)
         elif store.fault == "reset":
@@ -113,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         name, query = self._path()
         if "list-type" in query:
-            self._list(query.get("prefix", [""])[0])
+            self._list(query.get("prefix", [""])[0], query.get("delimiter", [""])[0])
             return
         body = self.store.objects.get(name)
         self.store.over.wait(self.store.delay_s)
@@ -168,12 +179,21 @@ class _Handler(BaseHTTPRequestHandler):
         deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in names)
         self._say(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
-    def _list(self, prefix: str) -> None:
+    def _list(self, prefix: str, delimiter: str) -> None:
+        found = sorted((n, d) for n, d in list(self.store.objects.items()) if n.startswith(prefix))
+        folders: set[str] = set()
+        if delimiter:
+            folders = {n[: n.index(delimiter, len(prefix)) + 1] for n, _ in found
+                       if delimiter in n[len(prefix) :]}  # fmt: skip
+            found = [(n, d) for n, d in found if delimiter not in n[len(prefix) :]]
         rows = "".join(
             f"<Contents><Key>{escape(name)}</Key><Size>{len(data)}</Size>"
             "<LastModified>2026-11-30T00:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
-            for name, data in sorted(self.store.objects.items())
-            if name.startswith(prefix)
+            for name, data in found
+        )
+        rows += "".join(
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+            for name in sorted(folders)
         )
         text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
         self._say(200, text.encode())

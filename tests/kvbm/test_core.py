@@ -98,7 +98,7 @@ def test_lists_drops_and_scrubs(core: _core.KvbmCore, engine: Engine) -> None:
     assert cursor is None
     assert {row[1] for row in rows} == set(keys)
     assert all(row[0] == number and row[2] == BLOCK for row in rows)
-    assert core.drop(fingerprint, [keys[0], keys[1], bytes(32)]) == 2
+    assert core.drop(fingerprint, [keys[0], keys[1], bytes(32)]).disk == 2
     assert engine.client.drop([name(2), name(99)]) == 1
     assert engine.lookup(range(6)) == [0, 0, 0, 2, 2, 2]
     assert core.scrub()

@@ -83,11 +83,12 @@ def test_commands_show_and_drop(served: Served) -> None:
         assert (nobody.returncode, nobody.stdout) == (1, "")
         assert "no namespace begins with `ffff0000`" in nobody.stderr
         done = command("verify", *where)
-        assert (done.returncode, done.stdout.split(",")[0]) == (0, "5 blocks")
+        assert (done.returncode, done.stdout.split(",")[0]) == (0, "disk: 5 blocks")
         dropped = command("drop", *where, fingerprint.hex()[:8], keys[0].hex(), keys[1].hex())
-        assert dropped.stdout == "2 blocks dropped\n"
+        assert dropped.stdout == "blocks dropped: host 0, disk 2, remote 0 (0 objects)\n"
         assert engine.lookup(range(5)) == [0, 0, 2, 2, 2]
-        assert command("drop", *where, "--all").stdout == "3 blocks dropped\n"
+        everything = command("drop", *where, "--all")
+        assert everything.stdout == "blocks dropped: host 0, disk 3, remote 0 (0 objects)\n"
         assert engine.lookup(range(5)) == [0] * 5
 
 
@@ -109,8 +110,8 @@ def test_verify_finds_what_rotted(served: Served) -> None:
     where = ("-c", str(served.file))
     done = command("verify", *where)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[1:] == [f"{fingerprint.hex()[:16]}  {rotten}"]
-    block = {"namespace": fingerprint.hex(), "key": rotten, "certain": True}
+    assert done.stdout.splitlines()[1:] == [f"{fingerprint.hex()[:16]}  {rotten}  disk"]
+    block = {"namespace": fingerprint.hex(), "key": rotten, "certain": True, "tier": "disk"}
     assert served.asking.get("/verify")["blocks"] == [block]
     assert served.logged(f"a block is damaged and was forgotten: {fingerprint.hex()} {rotten}")
     assert served.tier("disk")["corrupt"] == 1

@@ -215,3 +215,28 @@ def test_the_daemon_publishes_what_its_disk_held(tmp_path: Path) -> None:
         [shown] = served.status()["events"]
         assert shown["endpoint"] == f"ipc://{tmp_path}/e"
         listener.close()
+
+
+def test_the_first_batches_tell_of_every_tier(tmp_path: Path) -> None:
+    """Who follows anew must not lose what lies in the store only."""
+    disk = _core.KvbmDisk(str(tmp_path / "disk"), 64 << 20, segment_bytes=1 << 20)
+    core = _core.KvbmCore(str(tmp_path / "s"), disk=disk, remote_blocks=1000)
+    with Engine(str(tmp_path / "s")) as engine:
+        engine.up().store([1])
+        assert engine.client.fingerprint is not None
+        keys = engine.client.keys([name(1), name(2)])
+        core.remote().known(engine.client.fingerprint, keys)
+        one = publisher(core)
+        listener = Listener(one.endpoint, one.replay)
+        one.start()
+        until(lambda: one.batches >= 2, "the first batches")
+        told = [
+            [(event["locality"], event["block_hashes"]) for event in batch[1]]
+            for _, batch in listener.ask(0)[:2]
+        ]
+        # Before any change: what is on the disk with its other tiers, then what is not.
+        assert told == [[("LOCAL", [number(1)]), ("REMOTE", [number(1)])],
+                        [("REMOTE", [number(2)])]]  # fmt: skip
+        listener.close()
+        one.stop()
+    core.stop()

@@ -95,8 +95,8 @@ class Tiers(RuleBasedStateMachine):
     @rule(blocks=BLOCKS)
     def forget(self, blocks: list[int]) -> None:
         self.drain()  # what is on its way to the store has come there
-        self.core.drop(self.fingerprint, [self.key(block) for block in blocks])
-        self.drain()
+        assert self.store is not None
+        self.store.drop(self.fingerprint, [self.key(block) for block in blocks])
         self.stored -= set(blocks)
         assert not any(self.engine.lookup(blocks))
 

@@ -45,14 +45,8 @@ class Setup:
 
     def forget_locally(self) -> None:
         """The blocks of the disk go, their objects stay."""
-        held = dict(self.store.held)
-        for fingerprint, key in held:
-            self.core.drop(fingerprint, [key])
-        while self.store.serve():
-            pass
-        self.store.held.update(held)
-        for fingerprint, key in held:
-            self.store.door.known(fingerprint, [key], True)
+        for fingerprint, key in self.store.held:
+            self.core.drop(fingerprint, [key], local=True)
 
     def load(self, blocks: list[int]) -> list[int]:
         """Loads into slots 0, 1, ... while the store serves; the statuses."""
@@ -151,7 +145,8 @@ def test_drops_reach_the_store(there: Setup) -> None:
     there.sent(3)
     keys = there.keys(range(3))
     assert there.engine.client.drop([name(0)]) == 1
-    assert there.core.drop(there.fingerprint, [keys[1]]) == 1
+    dropped = there.store.drop(there.fingerprint, [keys[1]])
+    assert (dropped.host, dropped.disk, dropped.remote) == (0, 1, 1)
     until(lambda: (there.store.serve(), len(there.store.held) == 1)[1], "the deletions")
     assert there.engine.lookup(range(3)) == [MISS, MISS, DISK]
 
@@ -193,10 +188,11 @@ def test_host_and_remote_do_without_a_disk(tmp_path: Path, upload: str) -> None:
             [(fingerprint, key)] = store.held
             record = store.held[fingerprint, key]
             assert record[4096 : 4096 + BLOCK] == payload(1)
-            assert core.drop(fingerprint, [key]) == 0
-            store.serve()
+            dropped = store.drop(fingerprint, [key])
+            assert (dropped.host, dropped.disk, dropped.remote) == (1, 0, 1)
+            assert not store.held
             store.held[fingerprint, key] = record
-            assert store.door.known(fingerprint, [key], True) == 1
+            assert store.door.known(fingerprint, [key]) == 1
             assert engine.client.lookup([name(1)], arena=True) == bytes([REMOTE])
             assert engine.client.fetch(5, [name(1)])
             until(lambda: (store.serve(0.01), engine.collect(), 5 in engine.done)[2], "the fetch")

@@ -129,6 +129,16 @@ impl Arena {
         self.unused.push(slab);
     }
 
+    pub fn slabs(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// The first page of each slot of a slab; none where it serves no size yet.
+    pub fn slots(&self, slab: usize) -> impl Iterator<Item = u32> {
+        let is_cut = self.slabs[slab].slot_pages > 0;
+        self.pages_of(slab as u32).take(if is_cut { usize::MAX } else { 0 })
+    }
+
     fn pages_of(&self, slab: u32) -> impl DoubleEndedIterator<Item = u32> {
         let slot = self.slabs[slab as usize].slot_pages.max(1);
         let first = self.first_page + slab * self.slab_pages;

@@ -7,34 +7,36 @@ use super::admission::{Admission, Policy};
 use super::bundle::{Head, Name};
 use super::changes::Note;
 use super::disk::Outcome;
+use super::drops::{Dropped, Drops};
 use super::host::Seat;
-use super::hub::{hub_number, Hub};
+use super::hub::Hub;
+use super::inventory::BlockRow;
 use super::loads::Load;
 use super::mover::{Failure, Source, Target};
 use super::record::{self, Fingerprint, Header, Key, PAGE};
-use super::remote::{Fetched, Miss};
+use super::remote::{Errand, Fetched, Miss};
 use super::scrub::ScrubReport;
 use super::stores::{Store, Stored};
 use super::view::View;
 
 /// Tokens of what is asked have this bit; those of jobs never do.
 pub(super) const ASKED: u64 = 1 << 63;
-/// Blocks of one answer.
-pub const LIST_MAX: usize = 65_536;
 
 pub enum Command {
     Figures(SyncSender<Vec<(&'static str, Figure)>>),
     Namespaces(SyncSender<Vec<NamespaceRow>>),
-    /// Blocks from a place of the catalog on.
+    /// Blocks of all tiers, from a place of the list on.
     List {
-        from: u32,
+        from: u64,
         most: usize,
-        reply: SyncSender<(Vec<BlockRow>, Option<u32>)>,
+        reply: SyncSender<(Vec<BlockRow>, Option<u64>)>,
     },
+    /// Forget blocks; `is_local`: not those of the store.
     Drop {
         namespace: Fingerprint,
         keys: Vec<Key>,
-        reply: SyncSender<u64>,
+        is_local: bool,
+        reply: SyncSender<Dropped>,
     },
     /// Verify everything, at so many bytes a second (0: no limit).
     Scrub {
@@ -79,12 +81,34 @@ pub enum Command {
         name: Name,
         keys: Vec<Key>,
     },
-    /// Blocks are in the remote store, or not any more; answered with how many of them were news.
+    /// Blocks are in the remote store; answered with how many of them were news.
     RemoteKnown {
         namespace: Fingerprint,
         keys: Vec<Key>,
-        there: bool,
         reply: SyncSender<usize>,
+    },
+    /// Objects of the store are gone; answered with how many blocks lie there no more.
+    RemoteGone {
+        namespace: Fingerprint,
+        keys: Vec<Key>,
+        bundles: Vec<Name>,
+        reply: SyncSender<usize>,
+    },
+    /// Blocks of the store, alone or of a bundle, were found damaged and are deleted.
+    RemoteDamaged {
+        namespace: Fingerprint,
+        name: Option<Name>,
+        keys: Vec<Key>,
+    },
+    /// What an errand should have deleted is there still.
+    RemoteKept(Errand),
+    /// All of a namespace in the store will be listed.
+    RemoteListing(Fingerprint),
+    /// It was; answered with how many blocks were not named any more, and where to go on.
+    RemoteListed {
+        namespace: Fingerprint,
+        from: usize,
+        reply: SyncSender<(usize, Option<usize>)>,
     },
     /// The remote store is left alone, or asked again.
     RemotePause(bool),
@@ -140,15 +164,7 @@ pub struct NamespaceRow {
     pub descriptor: Vec<u8>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockRow {
-    pub namespace: u16,
-    pub key: Key,
-    pub len: u32,
-    pub hits: u8,
-}
-
-enum Waiting {
+pub(super) enum Waiting {
     Read {
         len: u32,
         reply: SyncSender<Option<Vec<u8>>>,
@@ -162,13 +178,12 @@ enum Waiting {
 #[derive(Default)]
 pub(super) struct Asked {
     next: u64,
-    waiting: HashMap<u64, Waiting>,
-    /// Drops: blocks that still wait, blocks dropped.
-    drops: HashMap<u64, (usize, u64, SyncSender<u64>)>,
+    pub(super) waiting: HashMap<u64, Waiting>,
+    pub(super) drops: Drops,
 }
 
 impl Asked {
-    fn draw(&mut self) -> u64 {
+    pub(super) fn draw(&mut self) -> u64 {
         self.next += 1;
         ASKED | self.next
     }
@@ -196,7 +211,9 @@ impl Hub {
             Command::List { from, most, reply } => {
                 let _ = reply.try_send(self.list(from, most));
             }
-            Command::Drop { namespace, keys, reply } => self.drop_asked(&namespace, &keys, reply),
+            Command::Drop { namespace, keys, is_local, reply } => {
+                self.drop_asked(&namespace, &keys, is_local, reply);
+            }
             Command::Scrub { rate, reply } => {
                 let begun = self.disk.as_mut().map(|disk| disk.scrub(rate));
                 let _ = reply.try_send(begun.is_some());
@@ -222,8 +239,19 @@ impl Hub {
             Command::RemoteMarked { namespace, name, keys } => {
                 self.remote_marked(&namespace, &name, &keys);
             }
-            Command::RemoteKnown { namespace, keys, there, reply } => {
-                let _ = reply.try_send(self.remote_known(&namespace, &keys, there));
+            Command::RemoteKnown { namespace, keys, reply } => {
+                let _ = reply.try_send(self.remote_known(&namespace, &keys));
+            }
+            Command::RemoteGone { namespace, keys, bundles, reply } => {
+                let _ = reply.try_send(self.remote_gone(&namespace, &keys, &bundles));
+            }
+            Command::RemoteDamaged { namespace, name, keys } => {
+                self.remote_damaged(&namespace, name.as_ref(), &keys);
+            }
+            Command::RemoteKept(errand) => self.remote_kept(&errand),
+            Command::RemoteListing(namespace) => self.begin_listing(&namespace),
+            Command::RemoteListed { namespace, from, reply } => {
+                let _ = reply.try_send(self.end_listing(&namespace, from));
             }
             Command::RemotePause(is_paused) => {
                 if let Some(remote) = &mut self.remote {
@@ -274,49 +302,6 @@ impl Hub {
             descriptor: namespace.descriptor.clone(),
         })
         .collect()
-    }
-
-    fn list(&self, from: u32, most: usize) -> (Vec<BlockRow>, Option<u32>) {
-        let Some(disk) = &self.disk else { return (Vec::new(), None) };
-        let mut rows = Vec::new();
-        let next = disk.catalog().walk(from, most.min(LIST_MAX) as u32, |known| {
-            let namespace = hub_number(&self.namespaces, self.disk.as_ref(), known.namespace);
-            let (key, len) = (known.key, known.place.len);
-            rows.push(BlockRow { namespace, key, len, hits: known.hits });
-        });
-        (rows, next)
-    }
-
-    fn drop_asked(&mut self, namespace: &Fingerprint, keys: &[Key], reply: SyncSender<u64>) {
-        let group = self.asked.draw();
-        let mut left = 0;
-        let hub_number = self.namespaces.number(namespace);
-        if let (Some(host), Some(number)) = (&mut self.host, hub_number) {
-            keys.iter().for_each(|key| {
-                host.remove(number, key);
-            });
-        }
-        if let Some(number) = hub_number {
-            keys.iter().for_each(|key| {
-                self.drop_remote(number, key);
-            });
-        }
-        if let Some(disk) = &mut self.disk {
-            if let Some(number) = disk.namespaces().number(namespace) {
-                for key in keys {
-                    let token = self.asked.draw();
-                    if disk.drop_block(number, key, token) {
-                        self.asked.waiting.insert(token, Waiting::Drop(group));
-                        left += 1;
-                    }
-                }
-            }
-        }
-        if left == 0 {
-            let _ = reply.try_send(0);
-        } else {
-            self.asked.drops.insert(group, (left, 0, reply));
-        }
     }
 
     fn read_asked(&mut self, print: &Fingerprint, key: Key, reply: SyncSender<Option<Vec<u8>>>) {
@@ -384,16 +369,7 @@ impl Hub {
             Waiting::Insert(reply) => {
                 let _ = reply.try_send(outcome.result.err().map(|why| format!("failed: {why:?}")));
             }
-            Waiting::Drop(group) => {
-                let Some((left, dropped, _)) = self.asked.drops.get_mut(&group) else { return };
-                *left -= 1;
-                *dropped += u64::from(outcome.result.is_ok());
-                if *left == 0 {
-                    if let Some((_, dropped, reply)) = self.asked.drops.remove(&group) {
-                        let _ = reply.try_send(dropped);
-                    }
-                }
-            }
+            Waiting::Drop(group) => self.asked.drops.ended(group, outcome.result.is_ok()),
         }
     }
 }

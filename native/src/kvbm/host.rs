@@ -357,6 +357,26 @@ impl Host {
         }
     }
 
+    /// Blocks that are ready, slab by slab from one on until there were `most` slots; the next slab, None
+    /// after the last.
+    pub fn walk(&self, from: usize, most: usize, mut take: impl FnMut(Named)) -> Option<usize> {
+        let mut left = most;
+        for slab in from..self.arena.slabs() {
+            if left == 0 {
+                return Some(slab);
+            }
+            for page in self.arena.slots(slab) {
+                left = left.saturating_sub(1);
+                let slot = self.slots.get(&page);
+                let found = slot.filter(|slot| slot.state == State::Ready && !slot.is_doomed);
+                if let Some(&Slot { namespace, key, len, .. }) = found {
+                    take(Named { namespace, key, len });
+                }
+            }
+        }
+        None
+    }
+
     /// Blocks that went since the last call.
     pub fn take_gone(&mut self) -> Vec<Named> {
         std::mem::take(&mut self.gone)

@@ -2,6 +2,7 @@
 //!
 //! It never waits for a disk, a client or Python; it waits in `epoll` alone, at most for a tick.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::Receiver;
@@ -68,6 +69,8 @@ pub struct Hub {
     pub(super) table: Option<Table>,
     /// The numbers that changes and lists use.
     pub(super) namespaces: Namespaces,
+    /// Of the blocks of each, as engines said.
+    pub(super) block_bytes: HashMap<u16, u32>,
     pub(super) reopening: Option<Receiver<io::Result<Disk>>>,
     /// Uses of each place and who is there.
     pub(super) conns: Vec<(u32, Option<Conn>)>,
@@ -129,6 +132,7 @@ impl Hub {
             traffic: Traffic::default(),
             table: Some(table),
             namespaces,
+            block_bytes: HashMap::new(),
             reopening: None,
             conns: Vec::new(),
             works: Works::default(),

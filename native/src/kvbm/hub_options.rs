@@ -39,7 +39,6 @@ pub struct HubStats {
     pub lookups: u64,
     pub lookup_keys: u64,
     pub hits: u64,
-    pub gated: u64,
     pub jobs: u64,
     pub timeouts: u64,
     pub cancelled: u64,

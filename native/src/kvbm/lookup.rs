@@ -66,21 +66,9 @@ impl Client {
     fn read_table(&mut self, keys: &[Key], with_arena: bool, now_us: u64) -> Option<Vec<u8>> {
         self.look(now_us);
         let table = self.link.table.as_ref().filter(|_| self.link.is_usable(now_us))?;
-        let mut tiers: Vec<u8> = keys.iter().map(|key| table.find(key, with_arena)).collect();
+        let tiers: Vec<u8> = keys.iter().map(|key| table.find(key, with_arena)).collect();
         if table.is_partial() && tiers.contains(&tier::MISS) {
             return None;
-        }
-        let hello = self.link.hello();
-        let recompute_us = u64::from(hello.recompute_us);
-        let count = |wanted: u8| tiers.iter().filter(|&&tier| tier == wanted).count() as u64;
-        let hits = keys.len() as u64 - count(tier::MISS);
-        // Loading would take longer than computing.
-        if recompute_us > 0 {
-            let needed_us = self.expected_us(count(tier::DISK), count(tier::REMOTE));
-            if needed_us > hits * recompute_us {
-                self.count_gated(hits);
-                tiers.fill(tier::MISS);
-            }
         }
         self.stats.table_lookups += 1;
         self.found.count(&tiers);

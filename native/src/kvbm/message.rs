@@ -53,8 +53,6 @@ pub struct Hello {
     pub probe: Probe,
     /// Bytes of every block's payload.
     pub block_bytes: u32,
-    /// What computing a block again takes; 0: not known, so a load is never too slow.
-    pub recompute_us: u32,
     pub engine: String,
     pub token: Vec<u8>,
     pub descriptor: Vec<u8>,
@@ -67,7 +65,6 @@ impl Hello {
         put_u16(&mut out, 2, self.versions.1);
         out[8..40].copy_from_slice(&self.probe);
         put_u32(&mut out, 40, self.block_bytes);
-        put_u32(&mut out, 44, self.recompute_us);
         put_u32(&mut out, 48, self.engine.len() as u32);
         put_u32(&mut out, 52, self.token.len() as u32);
         put_u32(&mut out, 56, self.descriptor.len() as u32);
@@ -100,7 +97,6 @@ impl Hello {
             versions: (u16_at(bytes, 0), u16_at(bytes, 2)),
             probe: part(bytes, 8),
             block_bytes,
-            recompute_us: u32_at(bytes, 44),
             engine: engine.into(),
             token: token.to_vec(),
             descriptor: descriptor.to_vec(),
@@ -300,7 +296,6 @@ mod tests {
             versions: (1, 1),
             probe: [3; 32],
             block_bytes: 1 << 20,
-            recompute_us: 0,
             engine: "engine-0".into(),
             token: vec![],
             descriptor: b"{}".to_vec(),

@@ -49,6 +49,8 @@ pub struct Fetched {
 pub enum Miss {
     /// The store has no such object.
     Absent,
+    /// It has a block of another length there, which is right for somebody.
+    Length,
     /// It does not answer, or says no.
     Failed,
     Damaged(Damage),
@@ -83,6 +85,8 @@ pub struct RemoteStats {
     pub refused: u64,
     pub sends_dropped: u64,
     pub left_out: u64,
+    /// Blocks that were known and that a listing did not name any more.
+    pub unlisted: u64,
 }
 
 pub struct Remote {
@@ -160,13 +164,6 @@ impl Remote {
         news
     }
 
-    /// It is not there any more. True: that is news.
-    pub fn forget(&mut self, namespace: u16, key: &Key) -> bool {
-        let places = self.places.take(namespace, key);
-        places.iter().for_each(|place| self.places.leave(*place));
-        !places.is_empty()
-    }
-
     /// Have a block deleted, wherever it lies. True: it was known.
     pub(super) fn erase(&mut self, (namespace, print): (u16, Fingerprint), key: Key) -> bool {
         let places = self.places.take(namespace, &key);
@@ -177,22 +174,47 @@ impl Remote {
 
     /// One place of a block, which is known: from there it is to be deleted.
     pub(super) fn erase_at(&mut self, print: Fingerprint, key: Key, place: Place) {
-        let Some(bundle) = self.places.bundle(place).copied() else {
+        let Some(bundle) = self.within(place) else {
             return self.staged.push(Errand::of(Kind::Delete, print, [key]));
         };
-        let bundle = Some(Within { name: bundle.name, record_bytes: bundle.record_bytes });
         if self.places.drop_from(place) {
-            return self.erase_bundle(print, bundle, place);
+            return self.erase_bundle(print, bundle, (key, place));
         }
         let pieces = vec![Piece { slot: place.slot, ..Piece::of(key) }];
+        let bundle = Some(bundle);
         self.staged.push(Errand { kind: Kind::Mark, namespace: print, pieces, bundle });
     }
 
-    /// Its last block was dropped.
-    fn erase_bundle(&mut self, print: Fingerprint, bundle: Option<Within>, place: Place) {
-        self.staged.retain(|other| other.kind != Kind::Mark || other.bundle != bundle);
-        self.staged.push(Errand { bundle, ..Errand::of(Kind::Delete, print, []) });
+    fn within(&self, place: Place) -> Option<Within> {
+        let bundle = self.places.bundle(place)?;
+        Some(Within { name: bundle.name, record_bytes: bundle.record_bytes })
+    }
+
+    /// Its last block was dropped: nothing need be said of those that went with it.
+    fn erase_bundle(&mut self, print: Fingerprint, bundle: Within, (key, place): (Key, Place)) {
+        let mut pieces = vec![Piece { slot: place.slot, ..Piece::of(key) }];
+        let bundle = Some(bundle);
+        self.staged.retain(|other| {
+            let same = other.kind == Kind::Mark && other.bundle == bundle;
+            pieces.extend(other.pieces.iter().filter(|_| same).cloned());
+            !same
+        });
+        self.staged.push(Errand { kind: Kind::Delete, namespace: print, pieces, bundle });
         self.places.vanish(place);
+    }
+
+    /// Have a block deleted by whoever asks, not by way of the desk: what is to be done is added to his
+    /// errands. True: it was known.
+    pub(super) fn erase_for(
+        &mut self,
+        space: (u16, Fingerprint),
+        key: Key,
+        errands: &mut Vec<Errand>,
+    ) -> bool {
+        std::mem::swap(&mut self.staged, errands);
+        let known = self.erase(space, key);
+        std::mem::swap(&mut self.staged, errands);
+        known
     }
 
     /// Somebody dropped blocks of a bundle; those that lie nowhere else.
@@ -205,11 +227,10 @@ impl Remote {
         let mut gone = Vec::new();
         for key in keys {
             let Some(place) = self.places.within(namespace, key, name) else { continue };
-            let found = self.places.bundle(place);
-            let bundle = found.map(|b| Within { name: b.name, record_bytes: b.record_bytes });
+            let Some(bundle) = self.within(place) else { continue };
             // Of two machines that dropped a half each, both find that out.
             if self.places.drop_from(place) {
-                self.erase_bundle(print, bundle, place);
+                self.erase_bundle(print, bundle, (*key, place));
             }
             if self.places.lose(namespace, key, place) {
                 gone.push(*key);
@@ -260,9 +281,7 @@ impl Remote {
             self.stats.refused += 1;
             return false;
         }
-        let found = self.places.bundle(place);
-        let bundle =
-            found.map(|found| Within { name: found.name, record_bytes: found.record_bytes });
+        let bundle = self.within(place);
         // An arena's seat may be another's before a fetch has ended; a slot has a gate.
         let slot = waiter.as_ref().filter(|waiter| matches!(waiter.target, Target::Slot(_)));
         let landing =

@@ -5,14 +5,12 @@ use std::sync::mpsc::SyncSender;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bundle::{Head, Name};
 use super::changes::{Note, What};
 use super::commands::{Command, ASKED};
 use super::disk::Outcome;
 use super::hub::{publish, Hub};
 use super::message::tier;
 use super::mover::{deliver_payload, Failure, Source, Target};
-use super::places::Place;
 use super::record::{self, Damage, Fingerprint, Header, Key, Spot, PAGE};
 use super::remote::{Fetched, Miss, Upload, Waiter, Want};
 use super::stores::{epoch_ms, Store};
@@ -123,9 +121,13 @@ impl Hub {
         let failure = match miss {
             Miss::Absent => {
                 remote.stats.absent += 1;
-                if is_there {
-                    remote.places.vanish(want.place);
-                }
+                // A bundle is gone with all that was in it.
+                let gone = if is_there { remote.places.vanish_whole(want.place) } else { vec![] };
+                self.note_gone(want.namespace, &gone);
+                Failure::Cancelled
+            }
+            Miss::Length => {
+                remote.stats.absent += 1;
                 Failure::Cancelled
             }
             Miss::Failed => {
@@ -142,8 +144,8 @@ impl Hub {
             }
         };
         // What another place has is read from there the next time.
-        if miss != Miss::Failed && remote.places.lose(want.namespace, &want.key, want.place) {
-            self.note_remote(What::Removed, want.namespace, &want.key);
+        if miss != Miss::Failed {
+            self.lose_remote(want.namespace, &want.key, want.place);
         }
         for waiter in want.waiters {
             self.outcome(Outcome { token: waiter.token, result: Err(failure) });
@@ -160,67 +162,7 @@ impl Hub {
         let _ = disk.store(Store { namespace, key, len, note, source }, ASKED);
     }
 
-    /// Blocks are in the store, or not any more; how many of them were news.
-    pub(super) fn remote_known(&mut self, print: &Fingerprint, keys: &[Key], there: bool) -> usize {
-        let Some(namespace) = self.namespaces.number(print) else { return 0 };
-        let mut news = 0;
-        for key in keys {
-            let Some(remote) = &mut self.remote else { return 0 };
-            if !there {
-                news += usize::from(self.forget_remote(namespace, key));
-            } else if remote.learn(namespace, *key, Place::ALONE) {
-                news += 1;
-                self.note_remote(What::Stored, namespace, key);
-            }
-        }
-        news
-    }
-
-    pub(super) fn forget_remote(&mut self, namespace: u16, key: &Key) -> bool {
-        let known = self.remote.as_mut().is_some_and(|remote| remote.forget(namespace, key));
-        if known {
-            self.note_remote(What::Removed, namespace, key);
-        }
-        known
-    }
-
-    /// Forget a block and have its object deleted. True: it was there.
-    pub(super) fn drop_remote(&mut self, namespace: u16, key: &Key) -> bool {
-        let print = self.namespaces.fingerprint(namespace).copied();
-        let (Some(remote), Some(print)) = (&mut self.remote, print) else { return false };
-        let known = remote.erase((namespace, print), *key);
-        if known {
-            self.note_remote(What::Removed, namespace, key);
-        }
-        known
-    }
-
-    /// A bundle lies in the store; how many of its blocks were news.
-    pub(super) fn remote_bundle(&mut self, name: Name, head: &Head) -> usize {
-        let namespace = self.namespaces.number(&head.namespace);
-        let (Some(remote), Some(namespace)) = (&mut self.remote, namespace) else { return 0 };
-        let news = remote.learn_bundle(namespace, name, head);
-        news.iter().for_each(|key| self.note_remote(What::Stored, namespace, key));
-        news.len()
-    }
-
-    /// Bundles that were not known.
-    pub(super) fn remote_unknown(&self, print: &Fingerprint, mut names: Vec<Name>) -> Vec<Name> {
-        let number = self.namespaces.number(print);
-        let (Some(remote), Some(number)) = (&self.remote, number) else { return Vec::new() };
-        names.retain(|name| !remote.places.has_bundle(number, name));
-        names
-    }
-
-    /// Blocks of a bundle were dropped, by whomever.
-    pub(super) fn remote_marked(&mut self, print: &Fingerprint, name: &Name, keys: &[Key]) {
-        let number = self.namespaces.number(print);
-        let (Some(remote), Some(number)) = (&mut self.remote, number) else { return };
-        let gone = remote.marked((number, *print), name, keys);
-        gone.iter().for_each(|key| self.note_remote(What::Removed, number, key));
-    }
-
-    fn note_remote(&mut self, what: What, namespace: u16, key: &Key) {
+    pub(super) fn note_remote(&mut self, what: What, namespace: u16, key: &Key) {
         let note = Note { what, tier: tier::REMOTE, namespace, len: 0, key: *key };
         publish(&mut self.log, self.table.as_mut(), note);
     }
@@ -259,8 +201,7 @@ fn is_wanted(fetched: Fetched, want: &Want, print: &Fingerprint) -> Result<Fetch
     match () {
         () if header.key != want.key => Err(Miss::Damaged(Damage::Key)),
         () if header.namespace != *print => Err(Miss::Damaged(Damage::Namespace)),
-        // A block of another length is right for somebody: it is nothing to delete.
-        () if header.len != want.len => Err(Miss::Absent),
+        () if header.len != want.len => Err(Miss::Length),
         () => Ok(fetched),
     }
 }

@@ -15,8 +15,6 @@ use super::wire::{Frame, Head, Op, VERSION};
 use super::works::{Kind, Owner, Work};
 use super::Refusal;
 
-/// Answers nobody has a hit that pays: loading would take longer than computing.
-pub const GATED: u8 = 1;
 const PINS_MAX: usize = 1 << 16;
 
 pub(super) fn namespace_of(hello: &Hello) -> Namespace {
@@ -84,6 +82,7 @@ impl Hub {
             Some(disk) => disk.namespace(&namespace).ok_or(many)?,
             None => 0,
         };
+        self.block_bytes.insert(hub_number, hello.block_bytes);
         self.stats.probe_differs += u64::from(differing_probes > 0);
         let board = Board::create().map_err(|_| "no memory for a session")?;
         board.beat(self.now_us);
@@ -144,7 +143,7 @@ impl Hub {
 
     fn lookup(&mut self, owner: Owner, frame: &Frame) -> Result<(), &'static str> {
         let keys = keys(frame.head.count, &frame.payload)?;
-        let Some((namespace, bytes, recompute_us)) = self.terms(owner) else { return Ok(()) };
+        let Some((namespace, bytes)) = self.terms(owner) else { return Ok(()) };
         let hub_namespace = self.conn(owner).and_then(|conn| conn.session.as_ref());
         let hub_namespace = hub_namespace.map_or(0, |session| session.hub_namespace);
         let disk = self.disk.as_ref().filter(|_| self.trial.is_open(self.now_us));
@@ -166,21 +165,14 @@ impl Hub {
             }
             tier::MISS
         };
-        let mut tiers: Vec<u8> = keys.iter().map(place).collect();
+        let tiers: Vec<u8> = keys.iter().map(place).collect();
         let expected_us = self.expected_us(below * u64::from(bytes), remote * u64::from(bytes));
-        let gated = recompute_us > 0 && expected_us > hits.saturating_mul(recompute_us.into());
-        if gated && hits > 0 {
-            tiers.fill(tier::MISS);
-            self.stats.gated += hits;
-            hits = 0;
-        }
         self.stats.lookups += 1;
         self.stats.lookup_keys += keys.len() as u64;
         self.stats.hits += hits;
         self.reported.count(&tiers);
         let mut answer = frame.head.answer();
         (answer.count, answer.extra) = (tiers.len() as u32, expected_us);
-        answer.flags = if gated { GATED } else { 0 };
         if let Some(conn) = self.conn(owner) {
             conn.send(&answer, &tiers);
         }
@@ -195,15 +187,15 @@ impl Hub {
             + from_remote.map_or(0, |tier| tier.expected_us(remote))
     }
 
-    /// Namespace, bytes of a block, microseconds that computing one takes.
-    pub(super) fn terms(&mut self, owner: Owner) -> Option<(u16, u32, u32)> {
+    /// Namespace, bytes of a block.
+    pub(super) fn terms(&mut self, owner: Owner) -> Option<(u16, u32)> {
         let session = self.conn(owner)?.session.as_ref()?;
-        Some((session.namespace, session.hello.block_bytes, session.hello.recompute_us))
+        Some((session.namespace, session.hello.block_bytes))
     }
 
     fn touch(&mut self, owner: Owner, frame: &Frame) -> Result<(), &'static str> {
         let keys = keys(frame.head.count, &frame.payload)?;
-        let Some((namespace, ..)) = self.terms(owner) else { return Ok(()) };
+        let Some((namespace, _)) = self.terms(owner) else { return Ok(()) };
         if let Some(disk) = &mut self.disk {
             keys.iter().for_each(|key| {
                 disk.touch(namespace, key);
@@ -250,7 +242,7 @@ impl Hub {
 
     fn drop_blocks(&mut self, owner: Owner, frame: &Frame) -> Result<(), &'static str> {
         let keys = keys(frame.head.count, &frame.payload)?;
-        let Some((namespace, ..)) = self.terms(owner) else { return Ok(()) };
+        let Some((namespace, _)) = self.terms(owner) else { return Ok(()) };
         let session = self.conn(owner).and_then(|conn| conn.session.as_ref());
         let hub_namespace = session.map_or(0, |session| session.hub_namespace);
         let id = self.works.add(Work::new(Kind::Drop, owner, frame.head, keys.len()));

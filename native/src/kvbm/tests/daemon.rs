@@ -47,7 +47,6 @@ pub fn hello(n: u8) -> Hello {
         versions: (1, 1),
         probe: [n; 32],
         block_bytes: BLOCK as u32,
-        recompute_us: 0,
         engine: format!("engine-{n}"),
         token: vec![],
         descriptor: b"{\"model\":\"m\"}".to_vec(),
@@ -294,8 +293,9 @@ fn blocks_are_dropped_by_clients_and_by_the_daemons_owner() {
     assert_eq!(engine.lookup(1..4), [0, 2, 2]);
     let namespace = engine.client.link().welcome.unwrap().fingerprint;
     let keys = vec![engine.key(2), engine.key(9)];
-    let ask = |reply| Command::Drop { namespace, keys, reply };
-    assert_eq!(core.ask(ask, Duration::from_secs(10)), Some(1));
+    let ask = |reply| Command::Drop { namespace, keys, is_local: false, reply };
+    let dropped = core.ask(ask, Duration::from_secs(10)).unwrap();
+    assert_eq!((dropped.host, dropped.disk, dropped.remote), (0, 1, 0));
     assert_eq!(engine.lookup(1..4), [0, 0, 2]);
     let list =
         core.ask(|reply| Command::List { from: 0, most: 100, reply }, Duration::from_secs(9));

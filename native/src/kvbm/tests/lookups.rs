@@ -1,11 +1,11 @@
-//! Lookups without a round trip, and loads that would not pay.
+//! Lookups without a round trip.
 
-use super::daemon::{figure, hello, hub_options, Engine};
+use super::daemon::{figure, hub_options, Engine};
 use super::harness::Dir;
 use crate::kvbm::core::Core;
 use crate::kvbm::hub::HubOptions;
 use crate::kvbm::link::State;
-use crate::kvbm::message::{tier, Hello};
+use crate::kvbm::message::tier;
 
 #[test]
 fn lookups_are_answered_from_shared_memory_unless_it_is_too_small() {
@@ -31,18 +31,4 @@ fn lookups_are_answered_from_shared_memory_unless_it_is_too_small() {
     assert!(figure(&core, "table_left_out") > 0);
     assert_eq!(engine.lookup(5000..5001), [tier::MISS]);
     assert!(figure(&core, "lookups") > 0);
-}
-
-#[test]
-fn a_load_that_takes_longer_than_computing_is_a_miss() {
-    let dir = Dir::new();
-    let _core = Core::start(hub_options(&dir)).unwrap();
-    let mut patient = Engine::up(&dir);
-    patient.store(&[(1, 0)]);
-    let hasty = Hello { recompute_us: 1, ..hello(1) };
-    let mut hasty = Engine::new(dir.0.join("kvbm.sock"), hasty);
-    hasty.until(|engine| (engine.client.connect() == State::Up).then_some(()));
-    assert_eq!(hasty.lookup(1..2), [tier::MISS]);
-    assert_eq!(hasty.client.stats.gated, 1);
-    assert_eq!(patient.lookup(1..2), [tier::DISK]);
 }

@@ -11,5 +11,6 @@ mod lifecycle;
 mod lookups;
 mod media;
 mod model;
+mod places;
 mod runs;
 mod torture;

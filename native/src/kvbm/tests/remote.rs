@@ -100,7 +100,40 @@ fn a_drop_marks_and_the_last_one_deletes() {
     let found = errands(&mut remote);
     assert_eq!((found.len(), found[0].kind), (1, Kind::Delete));
     assert_eq!(found[0].bundle.map(|within| within.name), Some(name));
-    assert!(!remote.places.has_bundle(1, &name));
+    assert!(remote.places.named(1, &name).is_none());
+}
+
+#[test]
+fn one_who_deletes_himself_is_told_what_and_nothing_waits_at_the_desk() {
+    let mut remote = remote(9, Bundling::OFF);
+    let name = bundle(&mut remote, &[[1; 32], [2; 32], [3; 32]]);
+    remote.learn(1, [4; 32], Place::ALONE);
+    assert!(remote.erase(SPACE, [1; 32]));
+    let mut his = Vec::new();
+    for n in [2, 4, 3] {
+        assert!(remote.erase_for(SPACE, [n; 32], &mut his));
+    }
+    assert!(!remote.erase_for(SPACE, [4; 32], &mut his));
+    let kinds: Vec<Kind> = his.iter().map(|errand| errand.kind).collect();
+    assert_eq!(kinds, [Kind::Delete, Kind::Delete], "the mark went with the bundle");
+    let keys: Vec<Key> = his[1].pieces.iter().map(|piece| piece.key).collect();
+    assert_eq!((keys, his[1].bundle.unwrap().name), (vec![[3; 32], [2; 32]], name));
+    assert_eq!(errands(&mut remote)[0].kind, Kind::Mark, "of who did not");
+}
+
+#[test]
+fn what_could_not_be_deleted_is_where_it_was() {
+    let mut remote = remote(9, Bundling::OFF);
+    let name = bundle(&mut remote, &[[1; 32], [2; 32]]);
+    assert!(remote.erase(SPACE, [2; 32]));
+    let place = remote.places.restore(1, &[2; 32], &name).unwrap();
+    assert!(remote.learn(1, [2; 32], place));
+    assert_eq!((place.slot, remote.places.restore(1, &[9; 32], &name)), (1, None));
+    let mut his = Vec::new();
+    assert!(remote.erase_for(SPACE, [1; 32], &mut his));
+    assert_eq!(his[0].kind, Kind::Mark, "one is left");
+    assert!(remote.erase_for(SPACE, [2; 32], &mut his));
+    assert_eq!(his[0].kind, Kind::Delete);
 }
 
 #[test]
@@ -111,5 +144,5 @@ fn two_who_drop_a_half_each_leave_nothing() {
     assert_eq!(errands(&mut remote)[0].kind, Kind::Mark);
     assert_eq!(remote.marked(SPACE, &name, &[[1; 32], [2; 32]]), [[2; 32]]);
     assert_eq!(errands(&mut remote)[0].kind, Kind::Delete);
-    assert!(!remote.places.has_bundle(1, &name) && remote.is_empty());
+    assert!(remote.places.named(1, &name).is_none() && remote.is_empty());
 }
