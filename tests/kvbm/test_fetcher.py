@@ -42,7 +42,7 @@ class Setup:
         self.paths = [layout.block(fingerprint, key) for key in keys]
         for path, key in zip(self.paths, keys, strict=True):
             put(path, objects.held[fingerprint, key])
-        assert self.door.known(fingerprint, keys, True) == count
+        assert self.door.known(fingerprint, keys) == count
 
     def begin(self, blocks: list[int]) -> int:
         """The job that loads them into slots 0, 1, ..."""

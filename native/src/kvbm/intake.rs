@@ -201,7 +201,10 @@ mod tests {
     fn blocks_are_handed_on_when_they_are_whole_and_once() {
         let mut intake = Intake::of(errand(&[4, 2]));
         let (from, to) = intake.range().unwrap();
-        assert_eq!((from, to), (start(record(0).len() as u32, 2), start(record(0).len() as u32, 5)));
+        assert_eq!(
+            (from, to),
+            (start(record(0).len() as u32, 2), start(record(0).len() as u32, 5))
+        );
         let all: Vec<u8> = [2, 3, 4].into_iter().flat_map(record).collect();
         let (mut data, mut seen) = (View::default(), Vec::new());
         for piece in all.chunks(3000) {
@@ -245,7 +248,11 @@ mod tests {
     }
 
     /// What becomes of `record` that comes in pieces: who has it, and all slots.
-    fn landed(errand: Errand, region: &Region, record: &[u8]) -> (Result<Option<u64>, Miss>, Vec<u8>) {
+    fn landed(
+        errand: Errand,
+        region: &Region,
+        record: &[u8],
+    ) -> (Result<Option<u64>, Miss>, Vec<u8>) {
         let (mut intake, mut data) = (Intake::of(errand), View::default());
         for piece in record.chunks(1700) {
             data.push(piece.to_vec());

@@ -52,11 +52,7 @@ impl Hub {
     }
 
     /// Whoever talks to the store says what came of one request, and whether that is all.
-    pub(super) fn remote_ended(
-        &mut self,
-        blocks: Vec<(u64, Result<Fetched, Miss>)>,
-        is_all: bool,
-    ) {
+    pub(super) fn remote_ended(&mut self, blocks: Vec<(u64, Result<Fetched, Miss>)>, is_all: bool) {
         let (mut began_us, mut bytes) = (u64::MAX, 0);
         let mut carried = Vec::new();
         for (ticket, result) in blocks {
