@@ -23,7 +23,6 @@ LIST_CHUNK = 1000
 OBJECT_MAX = (64 << 20) + 2 * 4096
 TIDY_MAX = 200  # characters of a store's own words that are kept
 T = TypeVar("T")
-Bytes = bytes | obstore.Bytes  # what an answer came in is handed on as it is
 
 
 class Store:
@@ -33,28 +32,25 @@ class Store:
         self._timeout_s = remote.timeout_s
         self._store: Any = _open(remote)
 
-    async def get(self, path: str) -> Bytes | None:
+    async def get(self, path: str) -> bytes | None:
         """The object, None where there is none. One that is too large is given as an empty one."""
 
-        async def work() -> Bytes:
+        async def work() -> bytes:
             found = await obstore.get_async(self._store, path)
-            if found.meta["size"] > OBJECT_MAX:
-                return b""
-            return await found.bytes_async()
+            return b"" if found.meta["size"] > OBJECT_MAX else await _all(found)
 
         try:
             return await self._within(work())
         except (FileNotFoundError, NotFoundError):
             return None
 
-    async def get_part(self, path: str, begin: int, end: int) -> Bytes | None:
+    async def get_part(self, path: str, begin: int, end: int) -> bytes | None:
         """Those bytes of an object, fewer where it is shorter; None: there is none."""
 
-        async def work() -> Bytes:
+        async def work() -> bytes:
             try:
                 span: Any = {"range": (begin, end)}
-                found = await obstore.get_async(self._store, path, options=span)
-                return await found.bytes_async()
+                return await _all(await obstore.get_async(self._store, path, options=span))
             except (FileNotFoundError, NotFoundError):
                 raise
             except BaseError:
@@ -99,16 +95,24 @@ class Store:
         return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     async def names(self, folder: str) -> AsyncIterator[list[tuple[str, int]]]:
-        """(path, bytes) of all objects below a folder, some at a time."""
+        """(path, bytes) of all objects below a folder, some at a time. Raises StoreError where it
+        comes back to where it began: some stores do not know how to go on.
+        """
         stream = obstore.list(self._store, prefix=folder, chunk_size=LIST_CHUNK)
+        first, seen = "", 0
         while True:
             try:
                 chunk = await self._within(anext(stream, None))
             except (FileNotFoundError, NotFoundError):
                 return
-            if chunk is None:
+            if not chunk:
                 return
-            yield [(row["path"], row["size"]) for row in chunk]
+            rows = [(row["path"], row["size"]) for row in chunk]
+            first = first or rows[0][0]
+            seen += sum(path == first for path, _ in rows)
+            if seen > 1:
+                raise StoreError(f"a listing of {folder} does not end: {first} came again")
+            yield rows
 
     async def probe(self) -> None:
         """Writes, reads and deletes an object: no less tells of a missing bucket, or right. Raises
@@ -116,7 +120,7 @@ class Store:
         """
         path = f"{layout.PROBE}-{os.urandom(8).hex()}"
         await self.create(path, b"kvbm")
-        if bytes(await self.get_part(path, 0, 4) or b"") != b"kvbm":
+        if await self.get_part(path, 0, 4) != b"kvbm":
             raise StoreError("what was written is not what is read")
         await self.delete(path)
 
@@ -130,6 +134,23 @@ class Store:
             raise
         except (BaseError, OSError) as error:
             raise StoreError(_tidy(error)) from None
+
+
+async def _all(found: Any) -> bytes:
+    """What was announced. Raises StoreError where more comes, of which no more is taken, or less:
+    that is the store's fault, not the object's.
+    """
+    begin, end = found.range
+    parts, left = [], end - begin
+    async for part in found.stream():
+        left -= len(part)
+        if left < 0:
+            break
+        parts.append(part)
+    if left:
+        what = "more" if left < 0 else "fewer"
+        raise StoreError(f"{what} bytes came than the {end - begin} that were announced")
+    return b"".join(parts)
 
 
 def settings(remote: Remote) -> dict[str, str]:

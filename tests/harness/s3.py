@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -11,13 +12,15 @@ from types import TracebackType
 from xml.sax.saxutils import escape
 
 HANG_S = 20.0
+ENDLESS = 64 << 20  # bytes
 HELD_UP = {"stuck": ("DELETE", "POST"), "held": ("PUT",)}
 
 
 class S3:
-    """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
-    two are of objects' bodies; read-only refuses to write; stuck holds deletions up until another
-    one, held what is sent. `delay_s`: until an object is handed out.
+    """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong, endless,
+    less; the last four are of objects' bodies: broken off, other bytes, more and fewer of them than
+    the header says; round lists the same again and again; read-only refuses to write; stuck holds
+    deletions up until another one, held what is sent. `delay_s`: until an object is handed out.
     """
 
     def __init__(self) -> None:
@@ -25,6 +28,7 @@ class S3:
         self.fault = ""
         self.delay_s = 0.0
         self.requests: list[str] = []
+        self.poured = 0  # bytes of endless bodies that somebody took
         self.held_up = 0  # requests about blocks that a fault holds up, or has
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"store": self})
@@ -143,16 +147,33 @@ class _Handler(BaseHTTPRequestHandler):
         if self.store.fault == "wrong":
             middle = len(body) // 2
             body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-        if self.store.fault == "half":
-            self.send_response(status)
-            for key, value in stamp.items():
-                self.send_header(key.replace("_", "-"), value)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: len(body) // 2])
-            self.close_connection = True
+        if self.store.fault in ("half", "endless", "less"):
+            self._lie(status, body, stamp)
             return
         self._say(status, body, **stamp)
+
+    def _lie(self, status: int, body: bytes, stamp: dict[str, str]) -> None:
+        """Announces all of a body, and sends another number of bytes."""
+        fault = self.store.fault
+        self.close_connection = True
+        self.send_response(status)
+        for key, value in stamp.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.send_header("content-length", str(len(body)))
+        if fault == "half":
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            return
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        chunk = body if fault == "endless" else body[:-1]
+        framed = f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n"
+        with contextlib.suppress(OSError):
+            self.wfile.write(framed)
+            while fault == "endless" and self.store.poured < ENDLESS:
+                self.wfile.write(framed)
+                self.store.poured += len(chunk)
+            self.wfile.write(b"0\r\n\r\n")
 
     def do_HEAD(self) -> None:
         name, _ = self._path()
@@ -195,5 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
             f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
             for name in sorted(folders)
         )
-        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
+        more = "<IsTruncated>false</IsTruncated>"
+        if self.store.fault == "round":
+            more = "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+        text = f"<ListBucketResult>{more}{rows}</ListBucketResult>"
         self._say(200, text.encode())
