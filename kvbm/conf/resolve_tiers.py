@@ -15,7 +15,7 @@ from gateway.conf.setting import Setting
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Disk, Host, Remote
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file", "memory")
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file")
 # A segment and four journals must fit thrice (`DiskOptions::check` of the native core).
 DISK_MIN = 8 << 20
 

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Courier:
-    """`start` and `stop` once each, from any thread."""
+    """`start` and `stop` once each, from any thread. Raises StoreError where it cannot be opened."""
 
     def __init__(self, remote: Remote, core: _core.KvbmCore) -> None:
         self._options = remote
@@ -49,7 +49,10 @@ class Courier:
         self._door = core.remote()
         self._store = Store(remote)
         given = (list(settings(remote).items()), remote.timeout_s, remote.concurrency)
-        self._fetcher = self._door.fetcher(remote.url, *given)
+        try:
+            self._fetcher = self._door.fetcher(remote.url, *given)
+        except ValueError as error:
+            raise StoreError(str(error)) from None
         self._breaker = Breaker(remote.failures, remote.pause_s, remote.slow_s)
         self._paused = False
         self._seldom = Seldom()

@@ -99,6 +99,7 @@ def test_the_shipped_example_has_no_warning() -> None:
         ("disk { path d; size 1g; admit always times=2; }", '"times" goes with "reuse"'),
         ("remote { url s3://b; }", '"remote" needs "disk" or "host"'),
         (DISK + "remote { url b; }", '"b" is no address of an object store'),
+        (DISK + "remote { url memory://b; }", '"memory://b" is no address of an object store'),
         (DISK + "remote { url s3:///x; }", '"s3:///x" names no bucket'),
         (DISK + "admin 127.0.0.1:1;", '"admin" over TCP needs "admin_token"'),
         (DISK + "admin 127.0.0.1;", '"127.0.0.1" has no port'),
