@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Courier:
-    """`start` and `stop` once each, from any thread. Raises StoreError where it cannot be opened."""
+    """`start` and `stop` once each, from any thread. Raises StoreError where it is no store."""
 
     def __init__(self, remote: Remote, core: _core.KvbmCore) -> None:
         self._options = remote
