@@ -37,10 +37,11 @@ impl Coming {
         Ok(Self { header, note, hasher: Xxh3::new(), fed: 0, landing })
     }
 
-    /// `record` has what is there of the block.
-    fn feed(&mut self, record: &View) {
-        let there = record.len().min(PAGE + self.header.len as usize);
-        let Some(news) = record.part(PAGE + self.fed, there - PAGE - self.fed) else { return };
+    /// `there` bytes of the record are there, which begins `from` bytes into `data`.
+    fn feed(&mut self, data: &View, from: usize, there: usize) {
+        let end = there.min(PAGE + self.header.len as usize);
+        let known = PAGE + self.fed;
+        let Some(news) = data.part(from + known, end.saturating_sub(known)) else { return };
         for bytes in news.pieces() {
             self.hasher.update(bytes);
             let target = self.landing.as_ref().map(|landing| landing.target.behind(self.fed));
@@ -51,8 +52,11 @@ impl Coming {
         }
     }
 
-    fn end(self, record: &View) -> Result<Fetched, Damage> {
-        let payload = record.part(PAGE, self.header.len as usize).ok_or(Damage::Short)?;
+    /// What was not fed was not verified: a payload that does not end with its record is none.
+    fn end(self, data: &View, from: usize) -> Result<Fetched, Damage> {
+        let len = self.header.len as usize;
+        let payload = data.part(from + PAGE, len).filter(|_| self.fed == len);
+        let payload = payload.ok_or(Damage::Short)?;
         if self.hasher.digest() != self.header.payload_hash {
             return Err(Damage::Payload);
         }
@@ -116,14 +120,13 @@ impl Intake {
         let piece = self.errand.pieces.get(self.told)?;
         let place = self.errand.place(piece);
         let from = place.map_or(0, |(from, _)| from);
-        let there = place.map_or(data.len(), |(_, to)| to.min(data.len()));
-        let record = data.part(from, there.saturating_sub(from)).unwrap_or_default();
-        if self.coming.is_none() && record.len() >= PAGE {
-            let page = record.first(PAGE);
+        let there = place.map_or(data.len(), |(_, to)| to.min(data.len())).saturating_sub(from);
+        if self.coming.is_none() && there >= PAGE {
+            let page = data.part(from, PAGE)?.first(PAGE);
             self.coming = Some(Coming::of(&page, &self.errand.namespace, piece));
         }
         if let Some(Ok(coming)) = &mut self.coming {
-            coming.feed(&record);
+            coming.feed(data, from, there);
         }
         Some((from, place.map(|(_, to)| to)))
     }
@@ -132,9 +135,8 @@ impl Intake {
     fn take(&mut self, data: &View) -> Option<(u64, Result<Fetched, Miss>)> {
         let piece = self.errand.pieces.get(self.told)?;
         let from = self.errand.place(piece).map_or(0, |(from, _)| from);
-        let record = data.part(from, data.len().saturating_sub(from)).unwrap_or_default();
         let found = match self.coming.take() {
-            Some(coming) => coming.and_then(|coming| coming.end(&record)),
+            Some(coming) => coming.and_then(|coming| coming.end(data, from)),
             None if self.errand.bundle.is_some() => Err(Damage::Short),
             None => Err(Damage::Header),
         };
@@ -296,6 +298,19 @@ mod tests {
         let (errand, region, _) = landing(7, LEN);
         let none = Err(Miss::Damaged(Damage::Header));
         assert_eq!(landed(errand, &region, &record(7)[..PAGE - 1]).0, none);
+    }
+
+    #[test]
+    fn a_payload_longer_than_its_record_is_none() {
+        // Its header is whole, and its checksum that of the bytes up to the next record.
+        let (mut bytes, room) = (record(0), record::bytes(LEN) - PAGE);
+        let mut header = Header::decode(&bytes).unwrap();
+        header.len = room as u32 + 1;
+        header.payload_hash = xxh3_64(&bytes[PAGE..]);
+        header.encode(&[], &mut bytes);
+        let mut intake = Intake::of(errand(&[0, 1]));
+        let blocks = intake.whole(&View::of([bytes, record(1)].concat()));
+        assert_eq!(tickets(&blocks), [(0, Some(Miss::Damaged(Damage::Short))), (1, None)]);
     }
 
     #[test]
