@@ -369,7 +369,7 @@ impl Hub {
             Waiting::Insert(reply) => {
                 let _ = reply.try_send(outcome.result.err().map(|why| format!("failed: {why:?}")));
             }
-            Waiting::Drop(group) => self.asked.drops.ended(group, outcome.result.is_ok()),
+            Waiting::Drop(group) => self.drop_ended(group, outcome.result.is_ok()),
         }
     }
 }

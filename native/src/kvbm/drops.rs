@@ -2,7 +2,7 @@
 //! who is told what there is to delete.
 
 use std::collections::HashMap;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
 
 use super::commands::Waiting;
 use super::hub::Hub;
@@ -27,16 +27,15 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    /// One block of the disk is gone, or could not be.
-    pub fn ended(&mut self, group: u64, good: bool) {
-        let Some((left, dropped, _)) = self.waiting.get_mut(&group) else { return };
+    /// One block of the disk is gone, or could not be; what the drop came to, if that was the last one.
+    fn ended(&mut self, group: u64, good: bool) -> Option<(Dropped, SyncSender<Dropped>)> {
+        let (left, dropped, _) = self.waiting.get_mut(&group)?;
         *left -= 1;
         dropped.disk += u64::from(good);
-        if *left == 0 {
-            if let Some((_, dropped, reply)) = self.waiting.remove(&group) {
-                let _ = reply.try_send(dropped);
-            }
+        if *left > 0 {
+            return None;
         }
+        self.waiting.remove(&group).map(|(_, dropped, reply)| (dropped, reply))
     }
 }
 
@@ -73,9 +72,24 @@ impl Hub {
             }
         }
         if left == 0 {
-            let _ = reply.try_send(dropped);
+            self.answer_drop(dropped, &reply);
         } else {
             self.asked.drops.waiting.insert(group, (left, dropped, reply));
+        }
+    }
+
+    pub(super) fn drop_ended(&mut self, group: u64, good: bool) {
+        if let Some((dropped, reply)) = self.asked.drops.ended(group, good) {
+            self.answer_drop(dropped, &reply);
+        }
+    }
+
+    /// Nobody deletes what nobody is told to delete: it is known again.
+    fn answer_drop(&mut self, dropped: Dropped, reply: &SyncSender<Dropped>) {
+        if let Err(TrySendError::Disconnected(dropped) | TrySendError::Full(dropped)) =
+            reply.try_send(dropped)
+        {
+            dropped.errands.iter().for_each(|errand| self.remote_kept(errand));
         }
     }
 }

@@ -131,9 +131,13 @@ impl Hub {
         self.finish_if_done(id);
     }
 
+    /// Whoever fetches from the store may be at a slot whose block nobody waits for any more.
     pub(super) fn finish_if_done(&mut self, id: WorkId) {
-        if self.works.get_mut(id).is_some_and(|work| work.is_done()) {
+        let Some(work) = self.works.get_mut(id).filter(|work| work.is_done()) else { return };
+        if work.gate.as_ref().is_none_or(Gate::close) {
             self.finish(id);
+        } else {
+            work.ending = work.ending.or(Some(status::CANCELLED));
         }
     }
 

@@ -3,6 +3,7 @@
 mod arena;
 mod capacity;
 mod daemon;
+mod drops;
 mod faults;
 mod harness;
 mod host;
@@ -13,4 +14,5 @@ mod media;
 mod model;
 mod places;
 mod runs;
+mod stragglers;
 mod torture;
