@@ -259,7 +259,7 @@ impl Remote {
         (self.latency_us as u64, self.us_per_mib, queued)
     }
 
-    /// Have a block fetched. False: too much waits already.
+    /// Have a block fetched. False: too much waits already, or somebody waits for another length of it.
     pub(super) fn want(
         &mut self,
         (namespace, print): (u16, Fingerprint),
@@ -270,8 +270,11 @@ impl Remote {
         let is_ahead = waiter.is_none();
         if let Some(want) = self.by_block.get(&(namespace, key)).copied() {
             if let Some(want) = self.wants.get_mut(&want) {
-                want.waiters.extend(waiter);
-                return true;
+                // What is right for one would not end where the other one's place does.
+                if want.len == len {
+                    want.waiters.extend(waiter);
+                }
+                return want.len == len;
             }
         }
         let Some(place) = self.places.find(namespace, &key) else { return false };

@@ -44,6 +44,18 @@ fn what_is_waited_for_comes_first_and_once() {
 }
 
 #[test]
+fn who_waits_for_another_length_gets_nothing_of_it() {
+    let mut remote = remote(10, Bundling::OFF);
+    remote.learn(1, [2; 32], Place::ALONE);
+    let waiter = |token| Some(Waiter { token, target: Target::Buffer });
+    assert!(remote.want(SPACE, ([2; 32], 5000), waiter(7), 0));
+    assert!(!remote.want(SPACE, ([2; 32], 4096), waiter(8), 0));
+    let ticket = errands(&mut remote)[0].pieces[0].ticket;
+    let waiters = remote.take(ticket).unwrap().waiters;
+    assert_eq!(waiters.iter().map(|waiter| waiter.token).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
 fn what_is_known_is_bounded_and_not_offered_in_a_pause() {
     let mut remote = remote(2, Bundling::OFF);
     assert!(remote.learn(1, [1; 32], Place::ALONE) && remote.learn(1, [2; 32], Place::ALONE));
