@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness.blocks import Engine, name
+from harness.blocks import BLOCK, Engine, name
 from harness.object_store import Objects
-from harness.s3 import HANG_S, S3
+from harness.s3 import ENDLESS, HANG_S, S3
 from harness.waiting import until
 
 from kvbm.remote import layout
@@ -21,24 +23,31 @@ Ended = tuple[float, str | None, str | None]
 
 
 class Setup:
-    """An engine, and a core without a disk that knows of `count` blocks in a store; `put` has been
-    given each of their objects.
+    """An engine, and a core that knows of `count` blocks in a store; `put` has been given each of
+    their objects. What it has fetched it keeps in memory, or on a `disk`.
     """
 
-    def __init__(self, root: Path, count: int, put: Callable[[str, bytes], object]) -> None:
-        disk = _core.KvbmDisk(str(root / "disk"), 64 << 20, segment_bytes=1 << 20)
-        sender = _core.KvbmCore(str(root / "s"), disk=disk, remote_blocks=100, upload="all")
+    def __init__(
+        self, root: Path, count: int, put: Callable[[str, bytes], object], disk: bool = False
+    ) -> None:
+        kept = [_core.KvbmDisk(str(root / at), 64 << 20, segment_bytes=1 << 20) for at in "ab"]
+        sender = _core.KvbmCore(str(root / "s"), disk=kept[0], remote_blocks=100, upload="all")
         objects = Objects(sender)
         with Engine(str(root / "s")) as engine:
             engine.up().store(range(count))
             until(lambda: (objects.serve(), len(objects.held) == count)[1], "the sends")
         sender.stop()
-        self.core = _core.KvbmCore(str(root / "t"), host_bytes=1 << 22, remote_blocks=100)
+        there = str(root / "t")
+        if disk:
+            self.core = _core.KvbmCore(there, disk=kept[1], remote_blocks=100)
+        else:
+            self.core = _core.KvbmCore(there, host_bytes=1 << 22, remote_blocks=100)
         self.door = self.core.remote()
         self.engine = Engine(str(root / "t")).up()
         fingerprint = self.engine.client.fingerprint
         assert fingerprint is not None
         keys = self.engine.client.keys([name(n) for n in range(count)])
+        self.fingerprint, self.keys = fingerprint, keys
         self.paths = [layout.block(fingerprint, key) for key in keys]
         for path, key in zip(self.paths, keys, strict=True):
             put(path, objects.held[fingerprint, key])
@@ -56,8 +65,10 @@ class Setup:
 
 
 @contextmanager
-def there(root: Path, count: int, put: Callable[[str, bytes], object]) -> Iterator[Setup]:
-    setup = Setup(root, count, put)
+def there(
+    root: Path, count: int, put: Callable[[str, bytes], object], disk: bool = False
+) -> Iterator[Setup]:
+    setup = Setup(root, count, put, disk)
     with setup.engine:
         yield setup
     setup.core.stop()
@@ -113,7 +124,7 @@ def test_what_a_directory_has_is_verified_and_reported(tmp_path: Path) -> None:
 
 
 def test_a_store_that_hangs_fails_in_time_and_is_told(tmp_path: Path, s3: S3) -> None:
-    put = {}
+    put: dict[str, bytes] = {}
     with there(tmp_path, 1, put.__setitem__) as setup:
         s3.fault = "hang"
         fetches = fetcher(setup, s3, 0.3, 4)
@@ -129,6 +140,27 @@ def test_a_store_that_hangs_fails_in_time_and_is_told(tmp_path: Path, s3: S3) ->
         assert heard(fetches, 1)[0][1:] == (None, None)
 
 
+@pytest.mark.parametrize("fault", ["endless", "less"])
+def test_a_body_of_another_length_than_announced_is_the_stores_fault(
+    tmp_path: Path, s3: S3, fault: str
+) -> None:
+    put: dict[str, bytes] = {}
+    with there(tmp_path, 1, put.__setitem__) as setup:
+        s3.objects.update({f"p/{path}": data for path, data in put.items()})
+        s3.fault = fault
+        fetches = fetcher(setup, s3, 20.0, 2)
+        fetches.start()
+        assert list(setup.engine.load([0]).statuses) == [FAILED]
+        [(_, trouble, damage)] = heard(fetches, 1)
+        assert trouble is not None
+        assert "bytes" in trouble
+        assert damage is None
+        assert s3.poured < ENDLESS / 2, "what nobody asked for was taken"
+        s3.fault = ""
+        assert setup.engine.load([0]).ok, "it was not forgotten, nor deleted"
+        fetches.stop()
+
+
 def test_so_many_requests_at_once_and_an_end_gives_them_up(tmp_path: Path, s3: S3) -> None:
     with there(tmp_path, 6, lambda *_: None) as setup:
         s3.fault = "hang"
@@ -142,6 +174,39 @@ def test_so_many_requests_at_once_and_an_end_gives_them_up(tmp_path: Path, s3: S
         assert time.monotonic() - began < HANG_S / 2
         assert fetches.reports(1.0) is None
         assert len(s3.requests) == 2
+
+
+def test_what_nobody_waits_for_yet_counts_among_the_requests(tmp_path: Path, s3: S3) -> None:
+    with there(tmp_path, 6, lambda *_: None, disk=True) as setup:
+        s3.fault = "hang"
+        setup.begin([0, 1])
+        assert setup.core.hint(setup.fingerprint, setup.keys[2:], BLOCK) == 4
+        until(lambda: setup.figure("remote_queued_fetches") == 6, "both kinds at the desk")
+        fetches = fetcher(setup, s3, 60.0, 1)
+        fetches.start()
+        until(lambda: len(s3.requests) > 0, "a request")
+        assert setup.figure("remote_queued_fetches") == 5
+        fetches.stop()
+
+
+def test_a_start_that_failed_can_be_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    with there(tmp_path, 2, lambda path, data: write(folder, path, data)) as setup:
+        fetches = setup.door.fetcher(f"file://{folder}", [], 5.0, 4)
+        free = os.dup(0)
+        os.close(free)
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, allowed[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                fetches.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        fetches.start()
+        assert setup.engine.load([0, 1]).ok
+        fetches.stop()
+        assert fetches.reports(1.0), "how they ended"
+        assert fetches.reports(1.0) is None, "the end"
 
 
 def test_while_the_store_is_left_alone_nothing_is_asked(tmp_path: Path, s3: S3) -> None:

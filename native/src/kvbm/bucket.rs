@@ -88,10 +88,10 @@ impl Bucket {
         let part = range.map(|(from, to)| GetRange::Bounded(from..to));
         let got = self.0.get_opts(&at, GetOptions { range: part, ..GetOptions::default() }).await;
         match got {
-            Ok(found) if found.range.end - found.range.start > OBJECT_MAX => {
+            Ok(found) if found.range.end.saturating_sub(found.range.start) > OBJECT_MAX => {
                 Ok(Some(View::default()))
             }
-            Ok(found) => pieces(found, meanwhile).await.map(Some).map_err(|error| said(&error)),
+            Ok(found) => pieces(found, meanwhile).await.map(Some),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => match range {
                 Some((_, end)) if self.ends_before(&at, end).await => Ok(Some(View::default())),
@@ -107,17 +107,38 @@ impl Bucket {
     }
 }
 
-async fn pieces(found: GetResult, mut meanwhile: impl FnMut(&View)) -> Result<View, Error> {
+/// All that was announced: no more is taken, and fewer bytes are the store's fault, not the object's.
+async fn pieces(found: GetResult, mut meanwhile: impl FnMut(&View)) -> Result<View, String> {
+    let announced = found.range.end.saturating_sub(found.range.start);
     let mut view = View::default();
     if matches!(found.payload, GetResultPayload::File(..)) {
         // A file's stream is one of very small pieces.
-        view.push(found.bytes().await?);
+        view.push(found.bytes().await.map_err(|error| said(&error))?);
         return Ok(view);
     }
-    let mut stream = found.into_stream();
+    let (mut stream, mut small) = (found.into_stream(), Vec::new());
     while let Some(piece) = stream.next().await {
-        view.push(piece?);
+        let piece = piece.map_err(|error| said(&error))?;
+        if (view.len() + small.len() + piece.len()) as u64 > announced {
+            return Err(format!("more bytes came than the {announced} that were announced"));
+        }
+        // A view has about as many pieces as pages, however small the store cuts them.
+        if small.is_empty() && piece.len() >= PAGE {
+            view.push(piece);
+        } else {
+            small.extend_from_slice(&piece);
+            if small.len() < PAGE {
+                continue;
+            }
+            view.push(std::mem::take(&mut small));
+        }
         meanwhile(&view);
+    }
+    if !small.is_empty() {
+        view.push(small);
+    }
+    if (view.len() as u64) < announced {
+        return Err(format!("{} of {announced} announced bytes came", view.len()));
     }
     Ok(view)
 }

@@ -68,7 +68,8 @@ struct Part {
 
 pub struct Fetcher {
     shared: Arc<Shared>,
-    parts: Mutex<Vec<Part>>,
+    /// Not started yet.
+    parts: Mutex<Vec<Arc<Part>>>,
     news: Vec<Arc<Notify>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -95,7 +96,7 @@ impl Fetcher {
             let bucket = Bucket::open(url, given, timeout)?;
             let (shared, news) = (Arc::clone(&shared), Arc::new(Notify::new()));
             let (most, ahead_most) = (share(most.max(1)), share(ahead_most));
-            Ok(Part { shared, bucket, most, ahead_most, news })
+            Ok(Arc::new(Part { shared, bucket, most, ahead_most, news }))
         };
         let parts = (0..count).map(part).collect::<Result<Vec<_>, String>>()?;
         let news = parts.iter().map(|part| Arc::clone(&part.news)).collect();
@@ -106,10 +107,12 @@ impl Fetcher {
     pub fn start(&self) -> std::io::Result<()> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for part in parts.drain(..) {
+        // What could not be started is started by the next call.
+        while let Some(part) = parts.last().cloned() {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let builder = std::thread::Builder::new().name("kvbm-fetch".into());
             threads.push(builder.spawn(move || run(&part, runtime))?);
+            parts.pop();
         }
         let news = self.news.clone();
         self.shared.core.desk().follow(move || news.iter().for_each(|news| news.notify_one()));
@@ -162,8 +165,7 @@ impl Part {
         let (mut under_way, mut ahead) = (FuturesUnordered::new(), 0);
         while !self.shared.is_stopping.load(Ordering::Acquire) {
             let free = self.most.saturating_sub(under_way.len());
-            let room = Room { fetches: free, ahead: free.min(self.ahead_most - ahead), sends: 0 };
-            let Some(errands) = self.shared.core.desk().look(room) else { return };
+            let Some(errands) = self.errands(free, self.ahead_most - ahead) else { return };
             for errand in errands {
                 ahead += usize::from(errand.kind == Kind::Ahead);
                 under_way.push(self.fetch(errand));
@@ -177,6 +179,15 @@ impl Part {
                 ahead -= 1;
             }
         }
+    }
+
+    /// At most `free`, of those at most `ahead` that nobody waits for. None: the core has ended.
+    fn errands(&self, free: usize, ahead: usize) -> Option<Vec<Errand>> {
+        let desk = self.shared.core.desk();
+        let mut errands = desk.look(Room { fetches: free, ahead: 0, sends: 0 })?;
+        let ahead = ahead.min(free - errands.len());
+        errands.append(&mut desk.look(Room { fetches: 0, ahead, sends: 0 })?);
+        Some(errands)
     }
 
     async fn fetch(&self, errand: Errand) -> Kind {
