@@ -71,19 +71,22 @@ class Clearance:
         kept = {(e.fingerprint, key, e.bundle) for e in errands for key in e.keys}
         blocks = {(fingerprint, key) for fingerprint, key, _ in kept}
         units = _units(errands)
+
+        async def one(unit: Sequence[Errand]) -> None:
+            if await self._unit(unit, cleared):
+                kept.difference_update((e.fingerprint, k, e.bundle) for e in unit for k in e.keys)
+
         try:
             for at in range(0, len(units), AT_ONCE):
                 self._allow()
                 some = units[at : at + AT_ONCE]
-                went = await asyncio.gather(*(self._unit(unit, cleared) for unit in some))
-                for unit, good in zip(some, went, strict=True):
-                    if good:
-                        kept -= {(e.fingerprint, key, e.bundle) for e in unit for key in e.keys}
+                await asyncio.gather(*(one(unit) for unit in some))
         except StoreError as error:
             cleared.why = cleared.why or str(error)
-        for errand in errands:
-            if any((errand.fingerprint, key, errand.bundle) in kept for key in errand.keys):
-                self._door.kept(errand)
+        finally:  # also where it was broken off: nobody else deletes them
+            for errand in errands:
+                if any((errand.fingerprint, key, errand.bundle) in kept for key in errand.keys):
+                    self._door.kept(errand)
         left = {(fingerprint, key) for fingerprint, key, _ in kept}
         cleared.failed += len(left)
         cleared.blocks += len(blocks - left)

@@ -1,0 +1,69 @@
+"""Deletions that are broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvbm.remote.clearance import BATCH, Clearance
+from kvbm.remote.counts import Counts
+from kvbm.remote.outcome import Cleared
+from kvbm.remote.survey import Survey
+from kvbm.remote.writer import Writer
+
+PRINT = bytes(32)
+
+
+@dataclass(slots=True)
+class Errand:
+    """Of a block that lies alone."""
+
+    keys: list[bytes]
+    kind: str = "delete"
+    fingerprint: bytes = PRINT
+    bundle: bytes | None = None
+
+
+@dataclass(slots=True)
+class Store:
+    """The first request is carried out; later ones are never answered."""
+
+    asked: int = 0
+    hangs: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def delete_many(self, paths: list[str]) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            self.hangs.set()
+            await asyncio.Event().wait()
+
+
+@dataclass(slots=True)
+class Door:
+    told: list[Errand] = field(default_factory=list)
+
+    def kept(self, errand: Errand) -> None:
+        self.told.append(errand)
+
+
+def test_what_is_broken_off_is_known_again() -> None:
+    errands = [Errand([n.to_bytes(32, "big")]) for n in range(BATCH + 3)]
+    door, store = Door(), Store()
+
+    async def work(threads: ThreadPoolExecutor) -> None:
+        here: Any = (store, door, threads)
+        both = Writer(*here, Counts()), Survey(*here, Counts())
+        clearance = Clearance(*here, *both, lambda: "")
+        drop: Any = clearance.errands(errands, Cleared())  # type: ignore[arg-type]
+        task = asyncio.create_task(drop)
+        await store.hangs.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.run(work(threads))
+    assert door.told == errands[BATCH:]
