@@ -67,6 +67,8 @@ class Courier:
         self.inspection = Inspection(*here, at_once, self.left_alone)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
+        self._handing = threading.Lock()
+        self._asked: dict[Future[Any], Coroutine[Any, Any, Any]] = {}  # that has not ended
         self._begun = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvbm-courier")
@@ -88,12 +90,25 @@ class Courier:
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Work of `clearance` or `inspection`, beside errands. Raises StoreError after `stop`."""
-        loop = self._loop
-        with contextlib.suppress(RuntimeError):  # a loop that has ended
+        with self._handing, contextlib.suppress(RuntimeError):  # a loop that has ended
+            loop = self._loop
             if loop is not None and not self._stopping.is_set():
-                return asyncio.run_coroutine_threadsafe(work, loop)
+                future = asyncio.run_coroutine_threadsafe(work, loop)
+                self._asked[future] = work
+                future.add_done_callback(lambda done: self._asked.pop(done, None))
+                return future
         work.close()
         raise StoreError("the object store's thread is about to end, or to begin anew")
+
+    def _leave(self) -> None:
+        """The loop has ended: it takes no more work, and what it did not come to is given up."""
+        with self._handing:
+            self._loop = None
+            left = list(self._asked.items())
+        for future, _ in left:
+            future.cancel()
+        for _, work in left:
+            work.close()
 
     def left_alone(self) -> str:
         """Why nothing is asked of the store for the moment; empty: it is."""
@@ -126,7 +141,10 @@ class Courier:
             except Exception:
                 # The other tiers go on; errands that nobody reports on fail by themselves.
                 log.exception("remote: begun anew")
+                self._leave()  # before the wait
                 self._stopping.wait(LOOK_S)
+            finally:
+                self._leave()
 
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
