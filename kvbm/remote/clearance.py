@@ -175,9 +175,8 @@ class Clearance:
         self._deleted(len(paths), cleared)
         if keys or bundles:
             loop, gone = asyncio.get_running_loop(), self._door.gone
-            cleared.blocks += await loop.run_in_executor(
-                self._threads, gone, fingerprint, keys, bundles
-            )
+            known = await loop.run_in_executor(self._threads, gone, fingerprint, keys, bundles)
+            cleared.blocks += known  # of what other batches have counted meanwhile
 
     def _deleted(self, objects: int, cleared: Cleared) -> None:
         self._row = 0

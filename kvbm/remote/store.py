@@ -105,10 +105,10 @@ class Store:
                 chunk = await self._within(anext(stream, None))
             except (FileNotFoundError, NotFoundError):
                 return
-            if not chunk:
+            if chunk is None:
                 return
             rows = [(row["path"], row["size"]) for row in chunk]
-            first = first or rows[0][0]
+            first = first or (rows[0][0] if rows else "")
             seen += sum(path == first for path, _ in rows)
             if seen > 1:
                 raise StoreError(f"a listing of {folder} does not end: {first} came again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,9 +45,36 @@ class Store:
 @dataclass(slots=True)
 class Door:
     told: list[Errand] = field(default_factory=list)
+    meet: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=20.0))
 
     def kept(self, errand: Errand) -> None:
         self.told.append(errand)
+
+    def gone(self, fingerprint: bytes, keys: list[bytes], bundles: list[bytes]) -> int:
+        """Waits for another one that asks at the same time."""
+        self.meet.wait()
+        return len(keys) + 4 * len(bundles)
+
+
+@dataclass(slots=True)
+class Quick:
+    async def delete_many(self, paths: list[str]) -> None:
+        return
+
+
+def test_what_batches_find_at_the_same_time_is_added_up() -> None:
+    cleared = Cleared()
+    names = [n.to_bytes(32, "big") for n in range(3)]
+
+    async def work(threads: ThreadPoolExecutor) -> None:
+        here: Any = (Quick(), Door(), threads)
+        both = Writer(*here, Counts()), Survey(*here, Counts())
+        clearance = Clearance(*here, *both, lambda: "")
+        await clearance._objects(PRINT, names[:1], names[1:], cleared)
+
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(work(threads))
+    assert (cleared.blocks, cleared.objects) == (9, 3)
 
 
 def test_what_is_broken_off_is_known_again() -> None:
