@@ -171,6 +171,9 @@ def _open(remote: Remote) -> Any:
     if remote.endpoint.startswith("http://"):
         client["allow_http"] = True
     config: Any = settings(remote)
+    if remote.access_key:
+        # A session's token goes with the environment's keys; both clients would send it along.
+        os.environ.pop("AWS_SESSION_TOKEN", None)
     retries: Any = {"max_retries": 1}
     try:
         if remote.url.startswith("file://"):

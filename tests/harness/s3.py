@@ -28,6 +28,7 @@ class S3:
         self.fault = ""
         self.delay_s = 0.0
         self.requests: list[str] = []
+        self.tokens: set[str | None] = set()  # of sessions, as requests carried them
         self.poured = 0  # bytes of endless bodies that somebody took
         self.held_up = 0  # requests about blocks that a fault holds up, or has
         self.over = threading.Event()
@@ -83,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether a fault was the answer."""
         store = self.store
         store.requests.append(self.command)
+        store.tokens.add(self.headers.get("x-amz-security-token"))
         if store.fault == "503":
             self._say(503, b"<Error><Code>SlowDown</Code></Error>")
         elif store.fault == "404":

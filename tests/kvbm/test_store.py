@@ -60,3 +60,11 @@ def test_a_body_of_another_length_than_announced_is_none(s3: S3, fault: str, par
     with pytest.raises(StoreError, match="bytes came than the"):
         asyncio.run(work())
     assert s3.poured < ENDLESS / 2, "what nobody asked for was taken"
+
+
+def test_keys_of_the_configuration_go_without_the_token_of_others(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of other keys")
+    assert asyncio.run(opened(s3).get("x")) == BODY
+    assert s3.tokens == {None}
