@@ -94,12 +94,12 @@ def test_another_engine_shares_the_arena(vllm: Vllm, daemon: Served, tmp_path: P
 def test_a_lost_disk_comes_back_from_the_object_store(vllm: Vllm, daemon: Served) -> None:
     tokens = prompt(1)
     known = vllm.ask(tokens)
-    blocks = daemon.tier("disk")["blocks"]
     until(
-        lambda: daemon.tier("remote")["sent"] + daemon.tier("remote")["blocks"] >= blocks,
+        lambda: daemon.tier("remote")["blocks"] >= daemon.tier("disk")["blocks"] >= CHUNKS,
         "the sends",
         60.0,
     )
+    blocks = daemon.tier("disk")["blocks"]
     daemon.end()
     shutil.rmtree(daemon.root / "disk")
     daemon.start()
