@@ -15,9 +15,9 @@ HELD_UP = {"stuck": ("DELETE", "POST"), "held": ("PUT",)}
 
 
 class S3:
-    """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong; the last
-    two are of objects' bodies; read-only refuses to write; stuck holds deletions up until another
-    one, held what is sent. `delay_s`: until an object is handed out.
+    """Use as a context manager. `fault`: "" = none, 503, 404, 409, hang, reset, half, wrong; the
+    last two are of objects' bodies; read-only refuses to write; stuck holds deletions up until
+    another one, held what is sent. `delay_s`: until an object is handed out.
     """
 
     def __init__(self) -> None:
@@ -83,6 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(503, b"<Error><Code>SlowDown</Code></Error>")
         elif store.fault == "404":
             self._say(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        elif store.fault == "409":
+            self._say(409, b"<Error><Code>OperationAborted</Code></Error>")
         elif store.fault == "read-only" and self.command not in ("GET", "HEAD"):
             self._say(403, b"<Error><Code>AccessDenied</Code></Error>")
         elif self.command in HELD_UP.get(store.fault, ()):
