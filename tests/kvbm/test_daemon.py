@@ -246,6 +246,7 @@ def test_a_disk_without_room_costs_stores_and_nothing_else(tmp_path: Path) -> No
         engine.store([2])
         until(lambda: served.status()["state"] == "degraded", "that it is seen", 10.0)
         assert "No space left" in served.tier("disk")["trouble"]
+        until(lambda: served.logged("disk: takes no blocks: "), "a line in the log")
         assert list(engine.store([3]).statuses) == [6]
         assert engine.load([1]).ok
         assert engine.holds(0, 1)
