@@ -108,7 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def do_PUT(self) -> None:
         body = self._body()
@@ -158,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         name, _ = self._path()
-        body = None if self._faulty() else self.store.objects.get(name)
+        if self._faulty():
+            return
+        body = self.store.objects.get(name)
         self.send_response(200 if body is not None else 404)
         self.send_header("last-modified", "Mon, 30 Nov 2026 00:00:00 GMT")
         self.send_header("content-length", str(len(body or b"")))
