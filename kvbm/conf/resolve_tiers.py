@@ -16,7 +16,7 @@ from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Disk, Host, Remote
 
 KEYS = "it would be in messages: write access_key and secret_key"
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file", "memory")
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file")
 # A segment and four journals must fit thrice (`DiskOptions::check` of the native core).
 DISK_MIN = 8 << 20
 

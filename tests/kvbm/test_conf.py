@@ -100,6 +100,7 @@ def test_the_shipped_example_has_no_warning() -> None:
         ("disk { path d; size 1g; admit always times=2; }", '"times" goes with "reuse"'),
         ("remote { url s3://b; }", '"remote" needs "disk" or "host"'),
         (DISK + "remote { url b; }", '"b" is no address of an object store'),
+        (DISK + "remote { url memory://b; }", '"memory://b" is no address of an object store'),
         (DISK + "remote { url s3:///x; }", '"s3:///x" names no bucket'),
         (DISK + "remote { url s3://a:b@c/d; }", '"s3://..." has a password in it'),
         (AT + "nonsense; }", '"nonsense" is no address of a store\'s server'),
