@@ -1,8 +1,6 @@
 """`python -m kvbm` is `kvbm`."""
 
-import sys
-
-from kvbm.cli import main
+from kvbm.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

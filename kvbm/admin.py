@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -123,9 +123,11 @@ class _Admin:
     async def verify(self, request: Request) -> Response:
         body = await _body(request)
         rate, remote = body.get("rate", 0), body.get("remote", False)
-        if not isinstance(rate, int) or not 0 <= rate < 1 << 50:
+        if not _is_number(rate, 0, 1 << 50):
             raise BadRequest("`rate` is bytes a second, 0 for no limit")
-        refused = await asyncio.to_thread(self._verifying.begin, rate, remote is True)
+        if not isinstance(remote, bool):
+            raise BadRequest("`remote` is true or false")
+        refused = await asyncio.to_thread(self._verifying.begin, rate, remote)
         return _begun(refused)
 
     async def verified(self, _: Request) -> Response:
@@ -133,18 +135,20 @@ class _Admin:
 
     async def drop(self, request: Request) -> Response:
         """Forgets `keys` of a `namespace`, or with `all` all blocks of it (or of every one), in
-        every tier.
+        every tier. What is not exactly one of these drops nothing.
         """
         body = await _body(request)
         match body:
-            case {"namespace": str(name), "keys": [*keys]} if keys and len(keys) <= DROP_MAX:
+            case {"namespace": str(name), "keys": [*keys], **rest} if (
+                not rest and 0 < len(keys) <= DROP_MAX
+            ):
                 print = await self._namespace(name)
                 raw = [_hex(key, "a key", 32) for key in keys]
                 refused = self._drops.begin(print, raw)
-            case {"all": True}:
-                said = body.get("namespace")
-                wanted = await self._anywhere(said) if isinstance(said, str) else None
-                refused = self._drops.begin_all(wanted)
+            case {"all": True, "namespace": str(name), **rest} if not rest:
+                refused = self._drops.begin_all(await self._anywhere(name))
+            case {"all": True, **rest} if not rest:
+                refused = self._drops.begin_all(None)
             case _:
                 raise BadRequest(
                     f'say {{"namespace": HEX, "keys": [HEX, ...]}} with 1 to {DROP_MAX} keys, or '
@@ -163,7 +167,7 @@ class _Admin:
             case {"namespace": str(name), "keys": [*names]} | {
                 "namespace": str(name),
                 "hashes": [*names],
-            } if names and len(names) <= DROP_MAX and isinstance(size, int) and 0 < size < 1 << 27:
+            } if 0 < len(names) <= DROP_MAX and _is_number(size, 1, 1 << 27):
                 print = await self._namespace(name)
             case _:
                 raise BadRequest(
@@ -172,7 +176,7 @@ class _Admin:
                 )
         keys = [_hex(one, "a key or hash", 32) for one in names]
         if "keys" not in body:
-            if not isinstance(group, int) or not 0 <= group < 1 << 32:
+            if not _is_number(group, 0, 1 << 32):
                 raise BadRequest("`group` is the number of a group of layers")
             # The way from a hash to its key is the way back.
             keys = _core.KvbmCore.hashes(print, keys, group)
@@ -224,8 +228,13 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
+def _is_number(value: object, least: int, end: int) -> TypeGuard[int]:
+    """Whether JSON said a number from `least` to below `end`; `true` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < end
+
+
 def _number(text: str) -> int:
-    if not text.isdigit() or len(text) > 18:
+    if not text.isdecimal() or not text.isascii() or len(text) > 18:
         raise BadRequest(f"`{text[:40]}` is no number")
     return int(text)
 

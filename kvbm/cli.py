@@ -7,6 +7,7 @@ messages to stderr. Native code is imported only where it is needed, so that `-t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -54,6 +55,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         os.umask(mask)
+
+
+def program() -> NoReturn:
+    """`main` of a process, which ends without the interpreter's end: a library's thread that comes
+    for its lock then makes it abort, after all was done.
+    """
+    try:
+        status = main()
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else int(left.code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 class Parser(argparse.ArgumentParser):
@@ -127,4 +142,4 @@ def _say(text: str, form: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -121,10 +121,11 @@ def drop(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="all there is (of the namespace)")
     parser.add_argument("--no-wait", action="store_true", help="begin only")
     options = parser.parse_args(arguments)
-    if bool(options.key) == options.all or (options.key and not options.namespace):
+    if bool(options.key) == options.all:
         parser.error("say NAMESPACE KEY ..., or --all with or without a namespace")
     body: dict[str, Any] = {"all": True} if options.all else {"keys": options.key}
-    if options.namespace:
+    # An empty one, which a script's unset variable makes, is refused there: it does not mean all.
+    if options.namespace is not None:
         body["namespace"] = options.namespace
 
     def ask(asking: Asking) -> int:

@@ -33,6 +33,7 @@ from kvbm.reload import changes
 from kvbm.remote import StoreError
 from kvbm.status import Life, status
 from kvbm.tiers import open_core, tune
+from kvbm.troubles import Troubles
 from kvbm.verifying import Verifying
 from native import VERSION, _core
 
@@ -73,6 +74,7 @@ class Daemon:
     core: _core.KvbmCore
     reread: Reread
     losses: Losses
+    troubles: Troubles
     courier: Courier | None = None
     publishers: tuple[Publisher, ...] = ()
     started: float = field(default_factory=time.monotonic)
@@ -99,6 +101,7 @@ class Daemon:
             with contextlib.suppress(TimeoutError):
                 await self._verify(time.monotonic())
                 await asyncio.to_thread(self.losses.look)
+                await asyncio.to_thread(self.troubles.look)
         self.failed = not self._stop.is_set()
         for made in self._servers:
             made.should_exit = True
@@ -162,7 +165,7 @@ def run(config: Config, reread: Reread) -> int:
     except OSError as error:
         raise NotStarted(why(error)) from None
     pid = Pid(config.pid)
-    daemon = Daemon(config, core, reread, Losses(core))
+    daemon = Daemon(config, core, reread, Losses(core), Troubles(core))
     try:
         pid.write()
         _begin(daemon)

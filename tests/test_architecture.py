@@ -95,7 +95,7 @@ KVBM_RANKS = (
     ("__init__", "conf", "paths", "figures"),
     ("logs", "shown", "engine_config", "status", "metrics", "reload", "access", "listen"),
     ("asking", "tiers", "remote", "events"),
-    ("losses",),
+    ("losses", "troubles"),
     ("drops", "verifying"),
     ("admin", "publisher", "doctor"),
     ("daemon",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from gateway.conf.errors import quoted
 from gateway.conf.node import Node
@@ -15,6 +15,7 @@ from gateway.conf.setting import Setting
 from kvbm.conf.directives import TABLE
 from kvbm.conf.model import Disk, Host, Remote
 
+KEYS = "it would be in messages: write access_key and secret_key"
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "azure", "file")
 # A segment and four journals must fit thrice (`DiskOptions::check` of the native core).
 DISK_MIN = 8 << 20
@@ -104,12 +105,12 @@ def resolve_remote(root: Node, setting: Setting) -> Remote | None:
     if not root.has("disk", "host"):
         hint = "blocks are sent from there, and come back there"
         setting.report.error(block.name, '"remote" needs "disk" or "host"', hint)
-    endpoint, region, breaker = (block.one(n) for n in ("endpoint", "region", "breaker"))
+    region, breaker = block.one("region"), block.one("breaker")
     refresh, bundle = (_value(block, n) for n in ("refresh", "bundle"))
     bundled = block.one("bundle")
     return Remote(
         url=url,
-        endpoint=endpoint.get("url") if endpoint else "",
+        endpoint=_endpoint(block.one("endpoint"), setting),
         region=region.get("name") if region else "",
         access_key=secret(block.one("access_key"), "key", setting),
         secret_key=secret(block.one("secret_key"), "key", setting),
@@ -139,5 +140,38 @@ def _check_url(block: Node, url: str, setting: Setting) -> None:
         setting.report.error(at, f"{quoted(url)} has no absolute path", "write file:///PATH")
     elif scheme == "file":
         check_place(at, unquote(rest), "directory", setting)
+    elif _has_password(url):
+        setting.report.error(at, f"{quoted(scheme + '://...')} has a password in it", KEYS)
     elif not rest.partition("/")[0]:
         setting.report.error(at, f"{quoted(url)} names no bucket", "write s3://BUCKET/PREFIX")
+
+
+def _endpoint(node: Node | None, setting: Setting) -> str:
+    """What the library takes for an address, and nothing that it trips over; no secret, since
+    messages name it.
+    """
+    if node is None:
+        return ""
+    at, said = node.token("url"), str(node.get("url"))
+    if _has_password(said):
+        setting.report.error(at, '"endpoint" has a password in it', KEYS)
+    elif not _is_web_address(said):
+        hint = "write http://HOST:PORT or https://HOST:PORT"
+        setting.report.error(at, f"{quoted(said)} is no address of a store's server", hint)
+    return said
+
+
+def _has_password(url: str) -> bool:
+    """`user:password@` before the host."""
+    authority = url.partition("://")[2].partition("/")[0]
+    return ":" in authority.rpartition("@")[0]
+
+
+def _is_web_address(url: str) -> bool:
+    if not url.startswith(("http://", "https://")):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:  # a port that is no number, brackets that do not close
+        return False

@@ -138,11 +138,12 @@ class Courier:
                     runner.run(self._work())
             except asyncio.CancelledError:
                 return
-            except Exception:
+            except Exception as error:
                 # The other tiers go on; errands that nobody reports on fail by themselves.
-                log.exception("remote: begun anew")
+                log.exception("remote: begun anew after a pause")
+                self._give_up(f"{type(error).__name__}: {error}")
                 self._leave()  # before the wait
-                self._stopping.wait(LOOK_S)
+                self._stopping.wait(self._options.pause_s)
             finally:
                 self._leave()
 
@@ -165,12 +166,16 @@ class Courier:
             await self._store.probe()
         except StoreError as error:
             log.error("remote: %s: %s", self._options.url, error)
-            for _ in range(self._options.failures):
-                self._failed(str(error))
+            self._give_up(str(error))
         else:
             log.log(NOTICE, "remote: %s can be read and written", self._options.url)
 
     # ---- the breaker
+
+    def _give_up(self, why: str) -> None:
+        """The store is left alone from now on."""
+        for _ in range(self._options.failures):
+            self._failed(why)
 
     def _failed(self, why: str) -> None:
         self._breaker.failed(time.monotonic(), why)

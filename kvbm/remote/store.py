@@ -10,19 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 
 from kvbm.conf.model import Remote
 from kvbm.remote import StoreError, layout
 
 LIST_CHUNK = 1000
 OBJECT_MAX = (64 << 20) + 2 * 4096
-TIDY_MAX = 200  # characters of a store's own words that are kept
+TIDY_MAX = 400  # characters of a store's own words that are kept
+# What stands before what matters: names of blocks, and of many objects all but the first.
+NAME, OTHERS = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}"), re.compile(r"(?:,[^\s,:]*/[^\s,:]*)+")
+RETRIES = re.compile(r", after \d+ retries, max_retries: \d+, retry_timeout: \d+s ")
+WORD = re.compile(r'"([^"]+)"|\b([A-Z][a-z]\w+)')
 T = TypeVar("T")
+
+
+class _Taken(Exception):
+    """There is an object of that name."""
 
 
 class Store:
@@ -67,12 +76,18 @@ class Store:
     async def create(self, path: str, data: bytes) -> bool:
         """Writes an object; False: it was there already."""
         try:
-            await self._within(obstore.put_async(self._store, path, data, mode="create"))
-        except obstore.exceptions.AlreadyExistsError:
+            await self._within(self._put(path, data))
+        except _Taken:
             return False
         except (FileNotFoundError, NotFoundError):
             raise StoreError("there is no such bucket or directory") from None
         return True
+
+    async def _put(self, path: str, data: bytes) -> None:
+        try:
+            await obstore.put_async(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            raise _Taken from None
 
     async def delete(self, *paths: str) -> None:
         for path in paths:
@@ -130,7 +145,7 @@ class Store:
                 return await work
         except TimeoutError:
             raise StoreError(f"no answer within {self._timeout_s:g} s") from None
-        except (FileNotFoundError, NotFoundError, obstore.exceptions.AlreadyExistsError):
+        except (FileNotFoundError, NotFoundError):
             raise
         except (BaseError, OSError) as error:
             raise StoreError(_tidy(error)) from None
@@ -186,6 +201,11 @@ def _open(remote: Remote) -> Any:
 
 
 def _tidy(error: Exception) -> str:
-    """The first line of what a store says, which may be a page."""
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text[:TIDY_MAX]}"
+    """The first line of what a store says, which may be a page, without what is long in it; of a
+    request that did not get through, the cause, which the library tells in the lines below.
+    """
+    line, _, more = str(error).strip().partition("\n")
+    line = RETRIES.sub("", NAME.sub(r"\1..", OTHERS.sub(",...", line)))
+    if line.endswith("error sending request") and (words := WORD.findall(more)):
+        line += f": {''.join(words[-1])}"
+    return f"{type(error).__name__}: {line}"[:TIDY_MAX]

@@ -17,9 +17,9 @@ HELD_UP = {"stuck": ("DELETE", "POST"), "held": ("PUT",)}
 
 
 class S3:
-    """Use as a context manager. `fault`: "" = none, 503, 404, hang, reset, half, wrong, endless,
-    less; the last four are of objects' bodies: broken off, other bytes, more and fewer of them than
-    the header says; round lists the same again and again; read-only refuses to write; stuck holds
+    """Use as a context manager. `fault`: "" = none, 503, 404, 409, hang, reset, half, wrong,
+    endless, less; the last four are of objects' bodies: broken off, other bytes, more and fewer
+    than the header says; round lists the same again and again; read-only refuses to write; stuck holds
     deletions up until another one, held what is sent. `delay_s`: until an object is handed out.
     """
 
@@ -89,6 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(503, b"<Error><Code>SlowDown</Code></Error>")
         elif store.fault == "404":
             self._say(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        elif store.fault == "409":
+            self._say(409, b"<Error><Code>OperationAborted</Code></Error>")
         elif store.fault == "read-only" and self.command not in ("GET", "HEAD"):
             self._say(403, b"<Error><Code>AccessDenied</Code></Error>")
         elif self.command in HELD_UP.get(store.fault, ()):
@@ -112,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def do_PUT(self) -> None:
         body = self._body()
@@ -179,7 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         name, _ = self._path()
-        body = None if self._faulty() else self.store.objects.get(name)
+        if self._faulty():
+            return
+        body = self.store.objects.get(name)
         self.send_response(200 if body is not None else 404)
         self.send_header("last-modified", "Mon, 30 Nov 2026 00:00:00 GMT")
         self.send_header("content-length", str(len(body or b"")))

@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "KVBM_SECRET_KEY": "k",
 }  # fmt: skip
 DISK = "disk { path d; size 1g; }"
+AT = DISK + "remote { url s3://b; endpoint "
 WRAP = {
     "main": "@\n" + DISK,
     "host": "host { @ }",
@@ -101,6 +102,13 @@ def test_the_shipped_example_has_no_warning() -> None:
         (DISK + "remote { url b; }", '"b" is no address of an object store'),
         (DISK + "remote { url memory://b; }", '"memory://b" is no address of an object store'),
         (DISK + "remote { url s3:///x; }", '"s3:///x" names no bucket'),
+        (DISK + "remote { url s3://a:b@c/d; }", '"s3://..." has a password in it'),
+        (AT + "nonsense; }", '"nonsense" is no address of a store\'s server'),
+        (AT + "ftp://h; }", '"ftp://h" is no address of a store\'s server'),
+        (AT + "HTTP://h; }", '"HTTP://h" is no address of a store\'s server'),
+        (AT + "http://; }", '"http://" is no address of a store\'s server'),
+        (AT + "http://h:x; }", '"http://h:x" is no address of a store\'s server'),
+        (AT + "https://a:b@h; }", '"endpoint" has a password in it'),
         (DISK + "admin 127.0.0.1:1;", '"admin" over TCP needs "admin_token"'),
         (DISK + "admin 127.0.0.1;", '"127.0.0.1" has no port'),
         (DISK + "events 5600;", '"5600" is no endpoint of ZeroMQ'),

@@ -122,6 +122,9 @@ def test_verify_finds_what_rotted(served: Served) -> None:
 def test_commands_say_what_is_wrong(served: Served, tmp_path: Path) -> None:
     where = ("-c", str(served.file))
     assert command("drop", *where).returncode == 2
+    for unset in (("", "--all"), ("", "00" * 32)):  # a script's variable that is not set
+        refused = command("drop", *where, *unset)
+        assert (refused.returncode, "give at least 4 digits" in refused.stderr) == (1, True)
     bad = command("drop", *where, "ffff0000", "00" * 32)
     assert (bad.returncode, "no namespace begins with `ffff0000`" in bad.stderr) == (1, True)
     gone = command("stat", "--admin", f"unix:{tmp_path}/nobody.sock")
@@ -189,14 +192,24 @@ def test_a_wrong_file_changes_nothing(served: Served) -> None:
         ("GET", "/blocks?cursor=x", b"", "`x` is no number"),
         ("POST", "/drop", b"{", "no JSON"),
         ("POST", "/drop", b"[]", "must be a JSON object"),
+        ("GET", "/blocks?limit=%C2%B2", b"", "is no number"),
         ("POST", "/drop", b"{}", "keys"),
+        ("POST", "/drop", b'{"keys": ["00"]}', "keys"),
+        ("POST", "/drop", b'{"all": true, "namespace": null}', "keys"),
+        ("POST", "/drop", b'{"all": true, "namespace": 12345}', "keys"),
+        ("POST", "/drop", b'{"all": true, "namespace": ""}', "at least 4 digits"),
+        ("POST", "/drop", b'{"all": true, "keys": ["00"]}', "keys"),
+        ("POST", "/drop", b'{"all": true, "namepsace": "aaaa"}', "keys"),
         ("POST", "/verify", b'{"rate": -1}', "bytes a second"),
+        ("POST", "/verify", b'{"rate": true}', "bytes a second"),
+        ("POST", "/verify", b'{"remote": "yes"}', "true or false"),
         ("POST", "/prefetch", b'{"namespace": "aaaa", "keys": []}', "block_bytes"),
     ],
 )
 def test_bad_requests_are_told(
     served: Served, method: str, path: str, body: bytes, words: str
 ) -> None:
+    """A drop that says something else than it means to say is not one of everything."""
     transport = httpx.HTTPTransport(uds=served.asking.address.unix_path)
     with httpx.Client(transport=transport) as client:
         reply = client.request(method, f"http://kvbm{path}", content=body)
@@ -233,6 +246,7 @@ def test_a_disk_without_room_costs_stores_and_nothing_else(tmp_path: Path) -> No
         engine.store([2])
         until(lambda: served.status()["state"] == "degraded", "that it is seen", 10.0)
         assert "No space left" in served.tier("disk")["trouble"]
+        until(lambda: served.logged("disk: takes no blocks: "), "a line in the log")
         assert list(engine.store([3]).statuses) == [6]
         assert engine.load([1]).ok
         assert engine.holds(0, 1)

@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,17 @@ def test_a_directory_without_rights_is_bad() -> None:
     assert config.disk is not None
     [finding] = doctor.disk(config.disk)
     assert finding.level == "bad"
+
+
+def test_a_command_ends_without_the_interpreters_end() -> None:
+    """At which threads of libraries make it abort, now and then."""
+    code = "import atexit; atexit.register(print, 'late'); from kvbm.cli import program; program()"
+    asked = ((["doctor", "-h"], 0, "usage"), ([], 2, "doctor"), (["x"], 2, ""))
+    for arguments, status, text in asked:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
+        assert ran.returncode == status
+        assert text in ran.stdout
+        assert "late" not in ran.stdout

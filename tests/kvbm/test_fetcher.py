@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,6 +160,26 @@ def test_a_body_of_another_length_than_announced_is_the_stores_fault(
         s3.fault = ""
         assert setup.engine.load([0]).ok, "it was not forgotten, nor deleted"
         fetches.stop()
+
+
+def test_why_a_store_gives_nothing_is_told(tmp_path: Path, s3: S3) -> None:
+    """The reason stands behind names that are long."""
+    with there(tmp_path, 2, lambda *_: None) as setup:
+        s3.fault = "503"
+        fetches = fetcher(setup, s3, 5.0, 4)
+        fetches.start()
+        assert list(setup.engine.load([0]).statuses) == [FAILED]
+        assert "status code: 503" in str(heard(fetches, 1)[0][1])
+        fetches.stop()
+    (tmp_path / "nobody").mkdir()
+    with there(tmp_path / "nobody", 1, lambda *_: None) as setup, socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # and does not listen
+        given = {"endpoint": f"http://127.0.0.1:{sock.getsockname()[1]}", "region": "x",
+                 "access_key_id": "a", "secret_access_key": "s"}  # fmt: skip
+        fetches = setup.door.fetcher("s3://bucket/p", list(given.items()), 5.0, 1)
+        fetches.start()
+        assert list(setup.engine.load([0]).statuses) == [FAILED]
+        assert "Connection refused" in str(heard(fetches, 1)[0][1])
 
 
 def test_so_many_requests_at_once_and_an_end_gives_them_up(tmp_path: Path, s3: S3) -> None:

@@ -23,7 +23,10 @@ use super::view::{Held, View};
 /// Bytes of the largest object that is read.
 const OBJECT_MAX: u64 = BUNDLE_MAX + 2 * PAGE as u64;
 /// Characters of a store's own words that are kept.
-const SAID_MAX: usize = 200;
+const SAID_MAX: usize = 400;
+/// Hexadecimal digits of the name of a block, a bundle or a namespace, and those that are shown in messages.
+const NAME_DIGITS: usize = 64;
+const SHOWN_DIGITS: usize = 8;
 
 impl Held for Bytes {
     fn bytes(&self) -> &[u8] {
@@ -143,8 +146,38 @@ async fn pieces(found: GetResult, mut meanwhile: impl FnMut(&View)) -> Result<Vi
     Ok(view)
 }
 
-/// The first line of what a store says, which may be a page.
+/// The first line of what a store says, which may be a page, and the cause where the line does not have it.
 fn said(error: &Error) -> String {
-    let text = error.to_string();
-    text.trim().lines().next().unwrap_or_default().chars().take(SAID_MAX).collect()
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(below) = cause.source() {
+        cause = below;
+    }
+    let (whole, cause) = (error.to_string(), cause.to_string());
+    let line = whole.trim().lines().next().unwrap_or_default();
+    let cause = cause.trim().lines().next().filter(|cause| !line.contains(cause));
+    let text = cause.map_or_else(|| line.to_string(), |cause| format!("{line}: {cause}"));
+    shortened(&text).chars().take(SAID_MAX).collect()
+}
+
+/// Without most of the names in it, which are long and stand before what matters.
+fn shortened(text: &str) -> String {
+    let is_other = |c: char| !matches!(c, '0'..='9' | 'a'..='f');
+    let short = |part: &str| match part.trim_end_matches(is_other).len() {
+        NAME_DIGITS => format!("{}..{}", &part[..SHOWN_DIGITS], &part[NAME_DIGITS..]),
+        _ => part.to_string(),
+    };
+    text.split_inclusive(is_other).map(short).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shortened_and_nothing_else() {
+        let name = "0123456789abcdef".repeat(4);
+        let text = format!("GET /p%2F{name}/ab/{name} in 9µs: {name}0 {name}");
+        let short = format!("GET /p%2F01234567../ab/01234567.. in 9µs: {name}0 01234567..");
+        assert_eq!(shortened(&text), short);
+    }
 }
