@@ -20,7 +20,7 @@ class S3:
     """Use as a context manager. `fault`: "" = none, 503, 404, 409, hang, reset, half, wrong,
     endless, less; the last four are of objects' bodies: broken off, other bytes, more and fewer
     than the header says; round lists the same again and again; read-only refuses to write; stuck
-    holds deletions up until another one, held what is sent. `delay_s`: until an object is handed out.
+    holds deletions up until another one, held what is sent. `delay_s`: until an object goes out.
     """
 
     def __init__(self) -> None:
