@@ -104,6 +104,7 @@ def test_all_of_a_namespace_goes_wherever_it_lies(two: Two, tmp_path: Path, more
         third.up().store(range(4))
         until(lambda: sent.tier("remote")["sent"] == 13, "another namespace's", 20.0)
         drop(sent, fingerprint(engine), *keys(engine, 8))  # leaves a mark, if it is in a bundle
+        until(lambda: other.lookup([8]) == [MISS], "that the other hears of it", 20.0)
         assert other.load([5]).ok
         until(lambda: other.lookup([5]) == [ON_DISK], "one on the disk")
         done = drop(knows, fingerprint(other)[:8], "--all")
