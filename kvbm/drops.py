@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvbm.remote import StoreError
 from kvbm.remote.outcome import Cleared
@@ -24,6 +24,11 @@ PAGE = 4096
 LOCAL = 1 | 2  # bits of the host and the disk in the core's list
 FAILED = "it has failed; hint: the daemon's standard error says how"
 UNDER_WAY = "a drop is under way; hint: wait until `GET /drop` says that it is done"
+
+
+class _Job(Protocol):
+    why: str
+    done: bool
 
 
 @dataclass(slots=True)
@@ -130,13 +135,22 @@ class Drops:
 
 
 def _run(work: Callable[[_Drop], None], drop: _Drop) -> None:
+    with ending(drop):
+        work(drop)
+
+
+@contextlib.contextmanager
+def ending(job: _Job) -> Iterator[None]:
+    """However the work ends, it is done then, and `why` says what stood in its way: what the work
+    said itself, or what it raised.
+    """
     why = FAILED
     try:
-        work(drop)
-        why = ""
+        yield
+        why = job.why
     except (StoreError, TimeoutError) as error:
         why = str(error)
     except CancelledError:
         why = "the object store's thread has ended"
     finally:
-        drop.why, drop.done = why, True
+        job.why, job.done = why, True

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
-from kvbm.drops import FAILED
+from kvbm.drops import ending
 from kvbm.losses import Losses, Lost
-from kvbm.remote import StoreError
 from kvbm.remote.outcome import Inspected
 from native import _core
 
@@ -71,17 +69,10 @@ class Verifying:
 
     def _inspect(self, rate: int, found: Inspected) -> None:
         """All that lies in the store, whether or not anybody here has named its namespace."""
-        courier, why = self._courier, FAILED
+        courier = self._courier
         assert courier is not None
-        try:
+        with ending(found):
             for print in sorted(courier.run(courier.clearance.namespaces()).result()):
                 courier.run(courier.inspection.namespace(print, rate, found)).result()
                 if found.why:
                     break
-            why = found.why
-        except (StoreError, TimeoutError) as error:
-            why = str(error)
-        except CancelledError:
-            why = "the object store's thread has ended"
-        finally:
-            found.why, found.done = why, True

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from harness.blocks import Engine, name
+from harness.waiting import until
+
 from native import _core
 
 Name = tuple[bytes, bytes]
@@ -92,12 +95,20 @@ class Objects:
             self.door.begin_listing(fingerprint)
         for fingerprint, key in self.held:
             self.door.known(fingerprint, [key])
-        for (fingerprint, name), data in list(self.bundles.items()):
-            if not self.door.unknown(fingerprint, [name]):
+        for (fingerprint, bundle), data in list(self.bundles.items()):
+            if not self.door.unknown(fingerprint, [bundle]):
                 continue
-            if self.door.bundled(fingerprint, name, data[:4096], len(data)) < 0:
-                del self.bundles[fingerprint, name]
-        for (fingerprint, name), keys in self.marks.items():
-            self.door.dropped(fingerprint, name, list(keys))
+            if self.door.bundled(fingerprint, bundle, data[:4096], len(data)) < 0:
+                del self.bundles[fingerprint, bundle]
+        for (fingerprint, bundle), keys in self.marks.items():
+            self.door.dropped(fingerprint, bundle, list(keys))
         for fingerprint in prints:
             self.door.end_listing(fingerprint)
+
+    def load(self, engine: Engine, blocks: list[int]) -> list[int]:
+        """Loads into an engine's slots 0, 1, ... while the store serves; the statuses."""
+        job = next(engine.jobs)
+        names = [name(n) for n in blocks]
+        assert engine.client.load(job, names, list(range(len(blocks))))
+        until(lambda: (self.serve(0.01), engine.collect(), job in engine.done)[2], "the load")
+        return list(engine.done.pop(job).statuses)

@@ -50,12 +50,7 @@ class Setup:
 
     def load(self, blocks: list[int]) -> list[int]:
         """Loads into slots 0, 1, ... while the store serves; the statuses."""
-        job = next(self.engine.jobs)
-        names = [name(n) for n in blocks]
-        assert self.engine.client.load(job, names, list(range(len(blocks))))
-        until(lambda: (self.store.serve(0.01), self.engine.collect(), job in self.engine.done)[2],
-              "the load")  # fmt: skip
-        return list(self.engine.done.pop(job).statuses)
+        return self.store.load(self.engine, blocks)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ store's own listing, whoever sent them, and told where it could not be done.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,10 @@ from harness.stored import (
     fingerprint,
     keys,
     listed,
-    machines,
     objects,
     s3,
 )
 from harness.waiting import until
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Two]:
-    yield from machines(tmp_path)
-
-
-@pytest.fixture
-def store() -> Iterator[S3]:
-    with S3() as store:
-        yield store
 
 
 def test_a_list_names_every_tier_of_a_block(two: Two, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from harness.blocks import BLOCK
 from harness.kvbm_daemon import DISK, Served
 from harness.s3 import S3
@@ -21,22 +19,10 @@ from harness.stored import (
     fingerprint,
     keys,
     listed,
-    machines,
     objects,
     s3,
 )
 from harness.waiting import until
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Two]:
-    yield from machines(tmp_path)
-
-
-@pytest.fixture
-def store() -> Iterator[S3]:
-    with S3() as store:
-        yield store
 
 
 def flip(path: Path, at: int) -> None:
